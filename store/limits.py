@@ -33,8 +33,6 @@ class Limits:
     """Largest index, uncompressed."""
     max_entry_bytes: int = 4 * MIB
     """Largest chain entry, format.json or liveness counter."""
-    max_nesting: int = 200
-    """Deepest nesting of a JSON value that is written."""
     frames_in_flight: int = 4
     """Frames that a commit or a load holds in memory at once, per call."""
     requests_in_flight: int = 16
