@@ -9,6 +9,7 @@
     │   └── MissingExtra
     ├── BackendError            one request to the backend
     │   ├── NotFound
+    │   ├── RootMissing         the bucket or root folder itself is gone: no statement about any object
     │   ├── AlreadyExists
     │   ├── AccessDenied
     │   ├── NoSpace
@@ -26,6 +27,7 @@
     ├── CorruptChain            damage in the chain itself
     ├── NoCheckpoint            nothing there: no head, or no checkpoint of that name
     ├── CheckpointConflict      the same name with other content
+    │   └── ObjectConflict      the same, for one object; carries what stands there
     ├── CheckpointDeleted       the checkpoint is named in a deletion plan
     ├── CommitStopped           this commit was stopped and will never publish
     ├── Fenced                  a higher epoch stands on the chain
@@ -90,7 +92,9 @@ class InvalidStoreURL(InvalidInput):
     """The URL of a store cannot be used."""
 
     def __init__(self, url: str, reason: str) -> None:
-        super().__init__(f"{_short(url)} cannot be a store: {reason}", hint="Give a path, or a URL such as s3://bucket/run")
+        super().__init__(
+            f"{_short(url)} cannot be a store: {reason}", hint="Give a path, or a URL such as s3://bucket/run"
+        )
 
 
 class MissingExtra(InvalidInput):
@@ -98,7 +102,8 @@ class MissingExtra(InvalidInput):
 
     def __init__(self, scheme: str, extra: str) -> None:
         super().__init__(
-            f"{scheme}:// needs a library that is not installed", hint=f"Install it with: pip install 'midflight[{extra}]'"
+            f"{scheme}:// needs a library that is not installed",
+            hint=f"Install it with: pip install 'midflight[{extra}]'",
         )
 
 
@@ -118,6 +123,13 @@ class NotFound(BackendError):
     """No object has this key."""
 
     what = "found no such object"
+
+
+class RootMissing(BackendError):
+    """The bucket or root folder of the store is gone or was replaced; this says nothing about any object in it."""
+
+    what = "found no store root"
+    hint = "Check the URL, the mount and the bucket; nothing is created in place of a root that vanished"
 
 
 class AlreadyExists(BackendError):
@@ -192,16 +204,19 @@ class UnsupportedStore(StoreError):
     """The probe at opening found that this store cannot keep a promise that midflight needs."""
 
     def __init__(self, url: str, reason: str, *, hint: str = "") -> None:
-        super().__init__(f"{url} cannot be used by more than one writer: {reason}", hint=hint or (
-            "Use a store with conditional create, or declare a single writer if no other can ever run"
-        ))
+        super().__init__(
+            f"{url} cannot be used by more than one writer: {reason}",
+            hint=hint or ("Use a store with conditional create, or declare a single writer if no other can ever run"),
+        )
 
 
 class NotAStore(StoreError):
     """The root has no format.json."""
 
     def __init__(self, url: str, reason: str, *, hint: str = "") -> None:
-        super().__init__(f"{url} is not a midflight store: {reason}", hint=hint or "Give the root that holds format.json")
+        super().__init__(
+            f"{url} is not a midflight store: {reason}", hint=hint or "Give the root that holds format.json"
+        )
 
 
 class UnsupportedVersion(StoreError):
@@ -256,11 +271,26 @@ class CheckpointConflict(StoreError):
         super().__init__(f"{name} already stands with other content: {reason}", hint="Commit again in a new round")
 
 
+class ObjectConflict(CheckpointConflict):
+    """A key that may be written once stands with other content.
+
+    `existing` is that content, or None where it is larger than the caller was ready to read.
+    """
+
+    def __init__(self, key: str, existing: bytes | None) -> None:
+        self.key = key
+        self.existing = existing
+        size = "more bytes than were expected" if existing is None else f"{len(existing)} bytes"
+        super().__init__(key, f"{size} that differ from what was to be written")
+
+
 class CheckpointDeleted(StoreError):
     """A deletion plan on the chain names this checkpoint."""
 
     def __init__(self, name: str, plan: int) -> None:
-        super().__init__(f"checkpoint {name} is named in the deletion plan of chain entry {plan}", hint="Name another one")
+        super().__init__(
+            f"checkpoint {name} is named in the deletion plan of chain entry {plan}", hint="Name another one"
+        )
 
 
 class CommitStopped(StoreError):
@@ -276,7 +306,10 @@ class Fenced(StoreError):
     def __init__(self, own: int, highest: int) -> None:
         self.own = own
         self.highest = highest
-        super().__init__(f"epoch {own} is fenced: epoch {highest} stands on the chain", hint="Stop; the newer controller goes on")
+        super().__init__(
+            f"epoch {own} is fenced: epoch {highest} stands on the chain",
+            hint="Stop; the newer controller goes on",
+        )
 
 
 class ControllerAlive(StoreError):
@@ -284,7 +317,8 @@ class ControllerAlive(StoreError):
 
     def __init__(self, url: str, evidence: str) -> None:
         super().__init__(
-            f"{url} is held by a live controller: {evidence}", hint="Stop that one, or take over on purpose with --take-over"
+            f"{url} is held by a live controller: {evidence}",
+            hint="Stop that one, or take over on purpose with --take-over",
         )
 
 

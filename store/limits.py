@@ -39,6 +39,10 @@ class Limits:
     """Store requests that one call keeps open at once."""
     retry_for_s: float = 60.0
     """How long a transient store error is retried where the caller's own deadline is later."""
+    connect_timeout_s: float = 5.0
+    """How long one request waits for a connection to an object store; then it counts as not sent."""
+    read_timeout_s: float = 30.0
+    """How long one request waits for the next bytes from an object store; then its outcome is unknown."""
     liveness_beat_s: float = 5.0
     """How often a controller raises its counter under alive/."""
     sweep_after_s: float = 24 * 3600.0

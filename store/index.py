@@ -1,0 +1,121 @@
+"""The index of one process's parts: which frame holds which life, on which line, and which blobs it names.
+
+`index.jsonl.zst` has one line a frame, in order: `{"part","offset","size","raw_size","sha256","lives","blobs"}`. The
+record of the i-th life is line i of that frame. Offsets and sizes are bytes of the part; the sha256 is the frame's as
+stored, so one frame can be read, checked and handed out without the rest of its part.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from .errors import CorruptCheckpoint, DuplicateRollout, InvalidName
+from .frames import compress_bytes, decompress
+from .layout import BlobRef, CheckpointId, Life, check_sha256
+from .limits import Limits
+
+_KEYS = ["part", "offset", "size", "raw_size", "sha256", "lives", "blobs"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """One frame of a part."""
+
+    part: int
+    """Position of its part in the manifest's list, from 0."""
+    offset: int
+    size: int
+    raw_size: int
+    sha256: str
+    lives: tuple[Life, ...]
+    """One a line, in order."""
+    blobs: tuple[BlobRef, ...]
+    """Every blob that one of its records names."""
+
+
+def encode_index(frames: Iterable[Frame]) -> tuple[bytes, int]:
+    """The index object and its uncompressed size."""
+    raw = b"".join(_encode(frame) for frame in frames)
+    return compress_bytes(raw), len(raw)
+
+
+def _encode(frame: Frame) -> bytes:
+    blobs = [[ref.sha256, str(ref.written_by), ref.size] for ref in frame.blobs]
+    lives = [str(life) for life in frame.lives]
+    values = (frame.part, frame.offset, frame.size, frame.raw_size, frame.sha256, lives, blobs)
+    return orjson.dumps(dict(zip(_KEYS, values, strict=True)), option=orjson.OPT_APPEND_NEWLINE)
+
+
+def decode_index(data: bytes, raw_size: int, part_sizes: Sequence[int], name: str, limits: Limits) -> list[Frame]:
+    """Parse an index whose digest was checked. Raises CorruptCheckpoint unless its frames tile the parts exactly."""
+    if raw_size > limits.max_index_bytes:
+        raise CorruptCheckpoint(name, f"it announces {raw_size} bytes, and the limit is {limits.max_index_bytes}")
+    frames = [_decode(line, name, limits) for line in decompress(data, raw_size, name).splitlines()]
+    _check_tiling(frames, part_sizes, name)
+    _check_unique(frames, name)
+    return frames
+
+
+def _decode(line: bytes, name: str, limits: Limits) -> Frame:
+    try:
+        fields = orjson.loads(line)
+        if list(fields) != _KEYS:
+            raise ValueError("its keys are not those of a frame")
+        frame = Frame(
+            part=_natural(fields["part"]),
+            offset=_natural(fields["offset"]),
+            size=_natural(fields["size"]),
+            raw_size=_natural(fields["raw_size"]),
+            sha256=check_sha256(fields["sha256"]),
+            lives=tuple(Life.parse(life) for life in fields["lives"]),
+            blobs=tuple(BlobRef(check_sha256(s), CheckpointId.parse(c), _natural(n)) for s, c, n in fields["blobs"]),
+        )
+    except (ValueError, TypeError, InvalidName) as error:
+        raise CorruptCheckpoint(name, f"a line is malformed ({error})") from error
+    if frame.raw_size > limits.frame_bytes + limits.max_record_bytes:
+        raise CorruptCheckpoint(name, f"a frame announces {frame.raw_size} bytes, past the limit")
+    return frame
+
+
+def _natural(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r:.40} is not a count")
+    return value
+
+
+def _check_tiling(frames: Sequence[Frame], part_sizes: Sequence[int], name: str) -> None:
+    ends = [0] * len(part_sizes)
+    for frame in frames:
+        if frame.part >= len(ends) or frame.offset != ends[frame.part] or not frame.lives or not frame.size:
+            raise CorruptCheckpoint(name, f"the frame at {frame.part}:{frame.offset} is out of place")
+        ends[frame.part] += frame.size
+    if ends != list(part_sizes):
+        raise CorruptCheckpoint(name, "its frames do not fill the parts")
+
+
+def _check_unique(frames: Iterable[Frame], name: str) -> None:
+    try:
+        UniqueRollouts(name).add_all(life for frame in frames for life in frame.lives)
+    except DuplicateRollout as error:
+        raise CorruptCheckpoint(name, error.message) from error
+
+
+class UniqueRollouts:
+    """Refuses a second record of one rollout."""
+
+    def __init__(self, where: str) -> None:
+        """`where` is for the message."""
+        self._where = where
+        self._seen: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def add_all(self, lives: Iterable[Life]) -> None:
+        """Take these lives in; raises DuplicateRollout."""
+        for life in lives:
+            if life.rollout_id in self._seen:
+                raise DuplicateRollout(life.rollout_id, self._where)
+            self._seen.add(life.rollout_id)

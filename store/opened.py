@@ -1,0 +1,92 @@
+"""Loading what a ref pins, each step checked by the digest of the step before it: manifest, participants, indexes."""
+
+import anyio.to_thread
+
+from .entries import Ref
+from .errors import CorruptCheckpoint, ForeignObject, NotFound, ObjectTooLarge
+from .frames import sha256
+from .index import Frame, decode_index
+from .layout import CheckpointId, aggregate_key, index_key, participant_key
+from .manifest import AggregateManifest, ParticipantManifest, ParticipantRef
+from .root import Store
+from .sealed import digest_of, load_model
+
+
+async def read_pinned(store: Store, key: str, size: int) -> bytes:
+    """A whole object of exactly `size` bytes.
+
+    Raises CorruptCheckpoint where it is missing or has another size.
+    """
+    try:
+        data = await store.backend.get(key, max_bytes=size)
+    except NotFound as error:
+        raise CorruptCheckpoint(key, "it is missing") from error
+    except ObjectTooLarge as error:
+        raise CorruptCheckpoint(key, f"it has more than the {size} bytes that the manifest says") from error
+    if len(data) != size:
+        raise CorruptCheckpoint(key, f"it has {len(data)} bytes, and the manifest says {size}")
+    return data
+
+
+async def load_aggregate(store: Store, ref: Ref) -> AggregateManifest:
+    """The aggregate manifest that a chain entry pins. Raises CorruptCheckpoint, UnsupportedVersion, ForeignObject."""
+    key = aggregate_key(ref.checkpoint)
+    try:
+        data = await store.backend.get(key, max_bytes=store.limits.max_manifest_bytes)
+    except NotFound as error:
+        raise CorruptCheckpoint(key, "the chain names it and it is missing") from error
+    except ObjectTooLarge as error:
+        raise CorruptCheckpoint(key, error.message) from error
+    manifest = load_model(AggregateManifest, key, data, CorruptCheckpoint)
+    if digest_of(data) != ref.digest:
+        raise CorruptCheckpoint(key, "it is not the one that the chain names")
+    _check_origin(key, manifest.run_id, manifest.checkpoint, ref.run_id, ref.checkpoint)
+    return manifest
+
+
+async def load_participant(
+    store: Store, checkpoint: CheckpointId, ref: ParticipantRef, run_id: str
+) -> ParticipantManifest:
+    """The participant manifest that an aggregate manifest (or a receipt) pins. Raises as `load_aggregate`."""
+    key = participant_key(checkpoint, ref.process_name)
+    if ref.size > store.limits.max_manifest_bytes:
+        raise CorruptCheckpoint(key, f"it announces {ref.size} bytes, past the limit")
+    data = await read_pinned(store, key, ref.size)
+    manifest = load_model(ParticipantManifest, key, data, CorruptCheckpoint)
+    if digest_of(data) != ref.digest:
+        raise CorruptCheckpoint(key, "it is not the one that is named")
+    _check_origin(key, manifest.run_id, manifest.checkpoint, run_id, checkpoint)
+    sums = (sum(part.records for part in manifest.parts), sum(part.size for part in manifest.parts))
+    if manifest.process_name != ref.process_name or sums != (manifest.records, manifest.size):
+        raise CorruptCheckpoint(key, "its fields contradict each other")
+    if (manifest.records, manifest.size) != (ref.records, ref.bytes):
+        raise CorruptCheckpoint(key, "its counts are not those that are named")
+    return manifest
+
+
+async def load_frames(store: Store, manifest: ParticipantManifest) -> list[Frame]:
+    """The index that a participant manifest pins. Raises CorruptCheckpoint."""
+    key = index_key(manifest.checkpoint, manifest.process_name)
+    if manifest.index.size > store.limits.max_index_bytes:
+        raise CorruptCheckpoint(key, f"it announces {manifest.index.size} bytes, past the limit")
+    data = await read_pinned(store, key, manifest.index.size)
+    return await anyio.to_thread.run_sync(_decode_frames, store, manifest, data, key)
+
+
+def _decode_frames(store: Store, manifest: ParticipantManifest, data: bytes, key: str) -> list[Frame]:
+    if sha256(data) != manifest.index.sha256:
+        raise CorruptCheckpoint(key, "its content does not match its digest")
+    sizes = [part.size for part in manifest.parts]
+    frames = decode_index(data, manifest.index.raw_size, sizes, key, store.limits)
+    for position, part in enumerate(manifest.parts):
+        own = [frame for frame in frames if frame.part == position]
+        if (sum(f.raw_size for f in own), sum(len(f.lives) for f in own)) != (part.raw_size, part.records):
+            raise CorruptCheckpoint(key, f"it disagrees with the manifest about {part.name}")
+    return frames
+
+
+def _check_origin(key: str, run_id: str, checkpoint: CheckpointId, own_run: str, own_checkpoint: CheckpointId) -> None:
+    if run_id != own_run:
+        raise ForeignObject(key, f"it was written by run {run_id}, and this is {own_run}")
+    if checkpoint != own_checkpoint:
+        raise CorruptCheckpoint(key, f"it says that it belongs to checkpoint {checkpoint}")

@@ -1,0 +1,220 @@
+"""The controller's half of a checkpoint: claim an epoch, write the aggregate manifest, publish it on the chain.
+
+Order of a publication: (1) every participant manifest is read back and must be the one its receipt pins, and its index
+must agree with the scope; (2) the aggregate manifest, created exclusively; (3) the chain entry. From the entry on the
+checkpoint exists.
+
+    crash                  what is left
+    before 3               an unfinished checkpoint that no reader sees; pruning sweeps it when it is dead and old
+    during 3               the entry, or nothing of it; a later claim decides by its place on the chain
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal
+
+import anyio
+
+from .alive import keep_alive, refuse_if_alive
+from .backends.retry import create_once
+from .chain import Chain, find_ref
+from .entries import Action, Claim, Entry, Publication, Ref, Seal, Segment, require
+from .errors import ControllerAlive, DuplicateRollout, Fenced, InvalidInput, OutcomeUnknown
+from .layout import BlobRef, CheckpointId, Life, aggregate_key
+from .manifest import AggregateManifest, Dropped, External, ParticipantRef, StateDocument, software_versions
+from .opened import load_frames, load_participant
+from .root import Store
+from .sealed import digest_of, seal
+from .statedoc import StateValue, encode_state
+from .tasks import map_bounded
+from .values import BlobPlan
+
+Base = Literal["head", "none"] | CheckpointId
+Find = Callable[[Chain], Entry | None]
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What a controller says about one checkpoint; may be published again after an unknown outcome."""
+
+    checkpoint: CheckpointId
+    participants: Sequence[ParticipantRef]
+    scope: Sequence[Life]
+    restarts: Sequence[Life] = ()
+    dropped: Mapping[Life, str] = field(default_factory=dict)
+    """Life to reason."""
+    state: StateValue = None
+    externals: Sequence[External] = ()
+    output: Sequence[Segment] = ()
+    fingerprint: Mapping[str, str] = field(default_factory=dict)
+    tags: Sequence[str] = ()
+    created_at: str = field(default_factory=_now)
+
+
+@asynccontextmanager
+async def claim(store: Store, base: Base = "head", *, take_over: bool = False) -> AsyncIterator["Controller"]:
+    """Claim the run for the time of the context, in a new epoch that continues from `base`.
+
+    Raises ControllerAlive where another controller lives and `take_over` was not asked for, NoCheckpoint and
+    CheckpointDeleted for a base that is not there, Fenced where a third one was faster.
+    """
+    chain = await store.chain()
+    judged = chain.state.epoch
+    if not take_over:
+        await refuse_if_alive(store, judged)
+
+    def decide(found: Chain) -> Action:
+        if found.state.epoch != judged and not take_over:
+            raise ControllerAlive(store.url, f"epoch {found.state.epoch} was claimed just now")
+        return Claim(base=_choose_base(store, found, base))
+
+    entry = await chain.append(None, decide)
+    async with keep_alive(store, entry.epoch):
+        yield Controller(store, chain, entry.epoch)
+
+
+def _choose_base(store: Store, chain: Chain, base: Base) -> Ref | None:
+    if base == "head":
+        return chain.state.head
+    return None if base == "none" else require(chain.known, store.url, base)
+
+
+class Controller:
+    """One claim of a run: publishes checkpoints and seals output until a higher epoch fences it."""
+
+    def __init__(self, store: Store, chain: Chain, epoch: int) -> None:
+        """Made by `claim`."""
+        self._store = store
+        self._chain = chain
+        self._lock = anyio.Lock()
+        self._rounds = 0
+        self.epoch = epoch
+
+    def __repr__(self) -> str:
+        return f"<Controller of epoch {self.epoch}, {self._rounds} rounds, {self._chain!r}>"
+
+    @property
+    def head(self) -> Ref | None:
+        """The head as last read: the checkpoint that the next one has as its parent."""
+        return self._chain.state.head
+
+    def next_round(self) -> CheckpointId:
+        """The id of a new round of this epoch; an id is used once."""
+        self._rounds += 1
+        return CheckpointId(self.epoch, self._rounds)
+
+    async def publish(self, draft: Draft, *, timeout_s: float) -> Ref:
+        """Make the checkpoint exist. Idempotent for one draft.
+
+        Raises InvalidInput, DuplicateRollout, CorruptCheckpoint and CheckpointConflict where it must not exist, Fenced
+        where a higher epoch stands on the chain, CheckpointDeleted where a plan names it, and OutcomeUnknown at the
+        deadline: then publish the same draft again, or let the chain tell.
+        """
+        check_sets(draft)
+        with anyio.move_on_after(timeout_s):
+            async with self._lock:
+                ref = await self._write_manifest(draft)
+                await self._append(Publication(ref=ref), lambda chain: find_ref(chain, ref), forever=True)
+                return ref
+        raise OutcomeUnknown("publish", aggregate_key(draft.checkpoint), f"{timeout_s:g} s were not enough")
+
+    async def seal(self, segments: Sequence[Segment]) -> None:
+        """Fix the lengths of lower epochs' output segments; rows past them do not count. Raises Fenced."""
+        async with self._lock:
+            await self._append(Seal(segments=tuple(segments)), lambda chain: None)
+
+    async def refresh(self) -> None:
+        """Read the chain on; raises Fenced where a higher epoch stands on it."""
+        async with self._lock:
+            await self._chain.refresh()
+        if self._chain.state.epoch > self.epoch:
+            raise Fenced(self.epoch, self._chain.state.epoch)
+
+    async def _append(self, action: Action, find: Find, *, forever: bool = False) -> Entry:
+        while True:
+            try:
+                return await self._chain.append(self.epoch, lambda chain: find(chain) or action)
+            except OutcomeUnknown:
+                if not forever:
+                    raise
+
+    async def _write_manifest(self, draft: Draft) -> Ref:
+        await check_participants(self._store, draft)
+        state = await self._encode_state(draft)
+        manifest = AggregateManifest(
+            run_id=self._store.run_id,
+            checkpoint=draft.checkpoint,
+            epoch=self.epoch,
+            parent=self.head.checkpoint if self.head else None,
+            participants=tuple(draft.participants),
+            scope=tuple(draft.scope),
+            restarts=tuple(draft.restarts),
+            dropped=tuple(Dropped(life=life, reason=reason) for life, reason in draft.dropped.items()),
+            records=sum(ref.records for ref in draft.participants),
+            size=sum(ref.bytes for ref in draft.participants),
+            state=state,
+            externals=tuple(draft.externals),
+            output=tuple(draft.output),
+            fingerprint=dict(draft.fingerprint),
+            tags=tuple(draft.tags),
+            created_at=draft.created_at,
+            software=software_versions(),
+        )
+        data = seal(manifest.model_dump(mode="json"))
+        await create_once(self._store.backend, aggregate_key(draft.checkpoint), data)
+        return Ref(checkpoint=draft.checkpoint, digest=digest_of(data), run_id=self._store.run_id)
+
+    async def _encode_state(self, draft: Draft) -> StateDocument | None:
+        async def put(outgoing: Mapping[BlobRef, bytes]) -> None:
+            for ref, data in outgoing.items():
+                await self._store.backend.put(ref.key, data)
+
+        plan = BlobPlan(draft.checkpoint, {}, self._store.limits)
+        return await encode_state(draft.state, plan, "the controller", put)
+
+
+def check_sets(draft: Draft) -> None:
+    """Every rollout is in exactly one of the three sets, once, and every participant is named once."""
+    seen: set[str] = set()
+    for life in (*draft.scope, *draft.restarts, *draft.dropped):
+        if life.rollout_id in seen:
+            raise DuplicateRollout(life.rollout_id, "in scope, restarts and dropped together")
+        seen.add(life.rollout_id)
+    names = [ref.process_name for ref in draft.participants]
+    if len(set(names)) != len(names):
+        raise InvalidInput("a participant's process is named twice", hint="Give one receipt a process")
+
+
+async def check_participants(store: Store, draft: Draft) -> None:
+    """Read back what the receipts pin: it is whole, it is of this round, and its lives are exactly the scope's."""
+    scope = {life.rollout_id: life for life in draft.scope}
+
+    async def lives(ref: ParticipantRef) -> list[Life]:
+        manifest = await load_participant(store, draft.checkpoint, ref, store.run_id)
+        return [life for frame in await load_frames(store, manifest) for life in frame.lives]
+
+    found = await map_bounded(lives, draft.participants, store.limits.requests_in_flight)
+    held: dict[tuple[str, str], set[str]] = {}
+    for ref, exported in zip(draft.participants, found, strict=True):
+        rollouts = held.setdefault((ref.kind, ref.name), set())
+        for life in exported:
+            _check_life(life, scope, str(ref.process_name))
+            if life.rollout_id in rollouts:
+                raise DuplicateRollout(life.rollout_id, f"in two processes of {ref.kind}.{ref.name}")
+            rollouts.add(life.rollout_id)
+
+
+def _check_life(life: Life, scope: Mapping[str, Life], process: str) -> None:
+    expected = scope.get(life.rollout_id)
+    if expected is None:
+        raise InvalidInput(
+            f"{process} exported {life}, which is not in the scope", hint="Commit with the round's scope"
+        )
+    if expected != life:
+        raise DuplicateRollout(life.rollout_id, f"{process} exported {life}, and the scope has {expected}")

@@ -1,0 +1,332 @@
+"""Reading: open a checkpoint, verify it, and hand out records. Nothing is handed out before it is verified.
+
+`open_checkpoint` follows the digests from the chain down to every index. A record is then handed out once its frame has
+the digest that the index pins. `Checkpoint.verify` reads and checks everything at once, which is what a restore does
+first: it opens everything or nothing.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Generic, Literal, TypeVar
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup
+
+from .chain import Chain
+from .commit import Parent
+from .entries import Ref, require
+from .errors import CorruptCheckpoint, NoCheckpoint, NotFound
+from .frames import decompress, sha256
+from .index import Frame
+from .layout import BlobRef, CheckpointId, Life, ProcessName, part_key
+from .manifest import AggregateManifest, Blob, ParticipantManifest, ParticipantRef, StateDocument
+from .opened import load_aggregate, load_frames, load_participant, read_pinned
+from .records import RawRecord, Record
+from .root import Store
+from .statedoc import StateValue, decode_state
+from .tasks import map_bounded, open_group
+from .values import resolve
+
+Which = Literal["head"] | CheckpointId
+Progress = Callable[[int], None]
+"""Called with the number of bytes just dealt with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One of `count` disjoint parts of a participant's records, which together are all of them."""
+
+    number: int
+    """From 0."""
+    count: int
+
+
+WHOLE = Shard(0, 1)
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process's share of a checkpoint."""
+
+    manifest: ParticipantManifest
+    frames: tuple[Frame, ...]
+
+    @property
+    def name(self) -> ProcessName:
+        """Whose share."""
+        return self.manifest.process_name
+
+    def key_of(self, frame: Frame) -> str:
+        """The object that holds a frame."""
+        return part_key(self.manifest.checkpoint, self.name, self.manifest.parts[frame.part].name)
+
+    @property
+    def blobs(self) -> Iterator[BlobRef]:
+        """Every blob that its records and state name; some more than once."""
+        for frame in self.frames:
+            yield from frame.blobs
+        yield from state_blobs(self.manifest.state)
+
+
+def state_blobs(state: StateDocument | None) -> Iterator[BlobRef]:
+    """The blobs that a state document names, its own included."""
+    if state is not None:
+        named: tuple[Blob, ...] = (*state.blobs, *((state.blob,) if state.blob else ()))
+        yield from (blob.ref for blob in named)
+
+
+async def find_checkpoint(store: Store, which: Which = "head") -> Ref:
+    """What the chain says about a checkpoint. Raises NoCheckpoint, CheckpointDeleted, CorruptChain."""
+    chain = await store.chain()
+    if which != "head":
+        return require(chain.known, store.url, which)
+    if chain.state.head is None:
+        raise NoCheckpoint(store.url)
+    return chain.state.head
+
+
+def published(chain: Chain) -> list[Ref]:
+    """All checkpoints that exist, oldest first."""
+    return list(chain.known.refs.values())
+
+
+async def open_checkpoint(store: Store, which: Which | Ref = "head") -> "Checkpoint":
+    """Open a checkpoint down to its indexes. Raises NoCheckpoint, CheckpointDeleted, CorruptCheckpoint, ForeignObject,
+    UnsupportedVersion, and never falls back to another checkpoint.
+    """
+    ref = which if isinstance(which, Ref) else await find_checkpoint(store, which)
+    manifest = await load_aggregate(store, ref)
+    load = partial(_load_process, store, ref)
+    processes = await map_bounded(load, manifest.participants, store.limits.requests_in_flight)
+    return await anyio.to_thread.run_sync(Checkpoint, store, ref, manifest, tuple(processes))
+
+
+async def _load_process(store: Store, ref: Ref, participant: ParticipantRef) -> Process:
+    manifest = await load_participant(store, ref.checkpoint, participant, ref.run_id)
+    return Process(manifest, tuple(await load_frames(store, manifest)))
+
+
+_Job = tuple[Process, Frame, list[int]]
+"""A frame to read, and the lines wanted of it."""
+
+
+class Checkpoint:
+    """An open checkpoint."""
+
+    def __init__(self, store: Store, ref: Ref, manifest: AggregateManifest, processes: tuple[Process, ...]) -> None:
+        """Made by `open_checkpoint`."""
+        self._store = store
+        self.ref = ref
+        self.manifest = manifest
+        self.processes = processes
+        _check_lives(manifest, processes)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Checkpoint {self.ref.checkpoint}, {len(self.manifest.scope)} rollouts, {self.manifest.records} records>"
+        )
+
+    @property
+    def blobs(self) -> dict[BlobRef, None]:
+        """Every blob that the checkpoint names, each once."""
+        found = dict.fromkeys(state_blobs(self.manifest.state))
+        for process in self.processes:
+            found.update(dict.fromkeys(process.blobs))
+        return found
+
+    def as_parent(self) -> Parent:
+        """What a commit that continues this checkpoint may name again."""
+        return Parent(self.ref.checkpoint, {ref.sha256: ref for ref in self.blobs})
+
+    def shares(self, kind: str | None = None, name: str | None = None) -> list[Process]:
+        """The processes of a participant; of all where nothing is named."""
+        return [p for p in self.processes if kind in (None, p.name.kind) and name in (None, p.name.name)]
+
+    async def verify(self, progress: Progress | None = None) -> None:
+        """Check the digest of every part and frame, and that every blob is there. Raises CorruptCheckpoint."""
+        jobs = [(process, part) for process in self.processes for part in range(len(process.manifest.parts))]
+        await map_bounded(partial(self._verify_part, progress), jobs, self._store.limits.frames_in_flight)
+        await map_bounded(self._verify_blob, self.blobs, self._store.limits.requests_in_flight)
+
+    async def _verify_part(self, progress: Progress | None, job: tuple[Process, int]) -> None:
+        process, position = job
+        part = process.manifest.parts[position]
+        key = part_key(self.ref.checkpoint, process.name, part.name)
+        data = await read_pinned(self._store, key, part.size)
+        frames = [frame for frame in process.frames if frame.part == position]
+        await anyio.to_thread.run_sync(_check_part, key, data, part.sha256, frames)
+        if progress is not None:
+            progress(part.size)
+
+    async def _verify_blob(self, ref: BlobRef) -> None:
+        try:
+            found = (await self._store.backend.stat(ref.key)).size
+        except NotFound as error:
+            raise CorruptCheckpoint(ref.key, "it is missing") from error
+        if found != ref.size:
+            raise CorruptCheckpoint(ref.key, f"it has {found} bytes, and its record says {ref.size}")
+
+    async def read_blob(self, ref: BlobRef) -> bytes:
+        """A payload kept in a blob, checked by its digest. Raises CorruptCheckpoint."""
+        if ref.size > self._store.limits.max_state_bytes + self._store.limits.max_blob_bytes:
+            raise CorruptCheckpoint(ref.key, f"it announces {ref.size} bytes, past the limit")
+        data = await read_pinned(self._store, ref.key, ref.size)
+        if await anyio.to_thread.run_sync(sha256, data) != ref.sha256:
+            raise CorruptCheckpoint(ref.key, "its content does not match its digest")
+        return data
+
+    async def state(self) -> StateValue:
+        """The controller's own state."""
+        return await decode_state(self.manifest.state, "the controller", self.read_blob)
+
+    async def process_state(self, process: Process) -> StateValue:
+        """A participant process's own state."""
+        return await decode_state(process.manifest.state, str(process.name), self.read_blob)
+
+    async def rollout(self, rollout_id: str) -> dict[ProcessName, RawRecord]:
+        """The records of one rollout, from each participant that has one, reading no other frame."""
+        found = {}
+        for process in self.processes:
+            async with self.raw_records([process], rollouts={rollout_id}) as records:
+                async for record in records:
+                    found[process.name] = record
+        return found
+
+    def raw_records(
+        self,
+        processes: Iterable[Process] | None = None,
+        *,
+        shard: Shard = WHOLE,
+        rollouts: Collection[str] | None = None,
+    ) -> AbstractAsyncContextManager[AsyncIterator[RawRecord]]:
+        """Records as lines, in the order in which they were written; memory holds a few frames at a time.
+
+        `shard` picks whole frames, `rollouts` single records. Raises CorruptCheckpoint from the iterator.
+        """
+        return self._stream(self._jobs(processes, shard, rollouts), _as_it_is)
+
+    @asynccontextmanager
+    async def records(
+        self,
+        processes: Iterable[Process] | None = None,
+        *,
+        shard: Shard = WHOLE,
+        rollouts: Collection[str] | None = None,
+        load_blobs: bool = True,
+    ) -> AsyncIterator[AsyncIterator[Record]]:
+        """As `raw_records`, parsed in worker threads; bytes come back from blobs unless `load_blobs` is False."""
+        async with self._stream(self._jobs(processes, shard, rollouts), RawRecord.parse) as parsed:
+            yield self._filled(parsed) if load_blobs else parsed
+
+    async def _filled(self, records: AsyncIterator[Record]) -> AsyncIterator[Record]:
+        async for record in records:
+            payload = await resolve(record.payload, self.read_blob) if record.blobs else record.payload
+            yield Record(record.life, payload)
+
+    def _jobs(self, processes: Iterable[Process] | None, shard: Shard, rollouts: Collection[str] | None) -> list[_Job]:
+        jobs = [
+            (process, frame, _wanted(frame, rollouts))
+            for process in (self.processes if processes is None else processes)
+            for position, frame in enumerate(process.frames)
+            if position % shard.count == shard.number
+        ]
+        return [job for job in jobs if job[2]]
+
+    @asynccontextmanager
+    async def _stream(
+        self, jobs: list[_Job], convert: Callable[[RawRecord], Item]
+    ) -> AsyncIterator[AsyncIterator[Item]]:
+        async with open_group() as group:
+            yield self._pump(jobs, convert, group)
+            group.cancel_scope.cancel()
+
+    async def _pump(
+        self, jobs: list[_Job], convert: Callable[[RawRecord], Item], group: TaskGroup
+    ) -> AsyncIterator[Item]:
+        window: deque[_Slot[Item]] = deque()
+        todo = deque(jobs)
+        while todo or window:
+            while todo and len(window) < self._store.limits.frames_in_flight:
+                window.append(_Slot())
+                group.start_soon(self._load, todo.popleft(), convert, window[-1])
+            slot = window.popleft()
+            await slot.done.wait()
+            if slot.failure is not None:
+                raise slot.failure
+            for item in slot.items:
+                yield item
+
+    async def _load(self, job: _Job, convert: Callable[[RawRecord], Item], slot: "_Slot[Item]") -> None:
+        process, frame, wanted = job
+        key = process.key_of(frame)
+        try:
+            data = await self._store.backend.get_range(key, frame.offset, frame.size)
+            slot.items = await anyio.to_thread.run_sync(_split, key, data, frame, wanted, convert)
+        except NotFound as error:
+            slot.failure = CorruptCheckpoint(key, "it is missing")
+            slot.failure.__cause__ = error
+        except Exception as error:
+            slot.failure = error
+        finally:
+            slot.done.set()
+
+
+@dataclass(slots=True)
+class _Slot(Generic[Item]):
+    items: list[Item] = field(default_factory=list)
+    failure: BaseException | None = None
+    done: anyio.Event = field(default_factory=anyio.Event)
+
+
+def _as_it_is(record: RawRecord) -> RawRecord:
+    return record
+
+
+def _wanted(frame: Frame, rollouts: Collection[str] | None) -> list[int]:
+    if rollouts is None:
+        return list(range(len(frame.lives)))
+    return [line for line, life in enumerate(frame.lives) if life.rollout_id in rollouts]
+
+
+def _check_part(key: str, data: bytes, digest: str, frames: Iterable[Frame]) -> None:
+    if sha256(data) != digest:
+        raise CorruptCheckpoint(key, "its content does not match its digest")
+    for frame in frames:
+        if sha256(data[frame.offset : frame.offset + frame.size]) != frame.sha256:
+            raise CorruptCheckpoint(key, f"the frame at {frame.offset} does not match its digest")
+
+
+def _split(key: str, data: bytes, frame: Frame, wanted: list[int], convert: Callable[[RawRecord], Item]) -> list[Item]:
+    if len(data) != frame.size or sha256(data) != frame.sha256:
+        raise CorruptCheckpoint(key, f"the frame at {frame.offset}, with {frame.lives[0]}, does not match its digest")
+    raw = decompress(data, frame.raw_size, key)
+    lines = raw.split(b"\n")
+    if lines.pop() != b"" or len(lines) != len(frame.lives):
+        raise CorruptCheckpoint(key, f"the frame at {frame.offset} has {len(lines)} lines and not {len(frame.lives)}")
+    return [convert(RawRecord(frame.lives[line], lines[line])) for line in wanted]
+
+
+def _check_lives(manifest: AggregateManifest, processes: Iterable[Process]) -> None:
+    """No rollout stands twice in the three sets or in one participant, and each record's life is the scope's."""
+    name = f"checkpoint {manifest.checkpoint}"
+    scope = {life.rollout_id: life for life in manifest.scope}
+    others = [*manifest.restarts, *(dropped.life for dropped in manifest.dropped)]
+    if len({*scope, *(life.rollout_id for life in others)}) != len(manifest.scope) + len(others):
+        raise CorruptCheckpoint(name, "a rollout stands twice in its three sets")
+    held: set[tuple[str, str, str]] = set()
+    for process in processes:
+        for life in (life for frame in process.frames for life in frame.lives):
+            key = (process.name.kind, process.name.name, life.rollout_id)
+            if scope.get(life.rollout_id) != life or key in held:
+                raise CorruptCheckpoint(name, f"{process.name} holds {life}, which its scope does not have so")
+            held.add(key)
+
+
+def lives_of(process: Process) -> Iterator[Life]:
+    """The lives whose records a process holds, in order."""
+    return (life for frame in process.frames for life in frame.lives)

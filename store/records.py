@@ -1,0 +1,107 @@
+"""Records and their lines: one record is one line of JSON.
+
+A line is `{"life":"<life>","payload":<value>}`, or, where bytes stand in the payload,
+`{"life":"<life>","escaped":true,"payload":<value>}` (`store.values` has the escapes).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .errors import CorruptCheckpoint, InvalidRecord
+from .layout import BlobRef, Life
+from .values import BlobPlan, blobs_in, encode_value, parse_exactly, unescape
+
+_ESCAPED = b'"escaped":true,'
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What one participant keeps of one rollout: a JSON value in which bytes, and BlobRefs, may stand."""
+
+    life: Life
+    payload: Any
+    blobs: tuple[BlobRef, ...] = field(default=(), compare=False, repr=False)
+    """Those that a parsed payload names; empty on a record that was made, not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawRecord:
+    """A record as its line (no line feed), unparsed; it can be committed again unchanged, which costs no parsing."""
+
+    life: Life
+    line: bytes
+
+    def parse(self) -> Record:
+        """Parse the line; a payload kept in a blob comes back as its BlobRef. Raises CorruptCheckpoint."""
+        return decode_line(self.line, self.life)
+
+    def with_life(self, life: Life) -> "RawRecord":
+        """The same payload under another life of the same rollout."""
+        return RawRecord(life, _head(life) + self.line.removeprefix(_head(self.life)))
+
+    @property
+    def escaped(self) -> bool:
+        """Whether bytes or blobs stand in the payload."""
+        return self.line.startswith(_ESCAPED, len(_head(self.life)))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An encoded record, the payloads to be put into blobs, and all the blobs that it names."""
+
+    data: bytes
+    outgoing: Mapping[BlobRef, bytes]
+    blobs: tuple[BlobRef, ...]
+
+
+def _head(life: Life) -> bytes:
+    return f'{{"life":"{life}",'.encode()
+
+
+def encode_line(record: Record | RawRecord, plan: BlobPlan) -> Line:
+    """Encode one record; raises InvalidRecord where it could not be read back exactly."""
+    rollout_id = record.life.rollout_id
+    line = _encode_raw(record, plan) if isinstance(record, RawRecord) else _encode_parsed(record, plan)
+    if b"\n" in line.data:
+        raise InvalidRecord(rollout_id, "its line has a line feed in it")
+    if len(line.data) > plan.limits.max_record_bytes:
+        raise InvalidRecord(
+            rollout_id, f"it has {len(line.data)} bytes, and the limit is {plan.limits.max_record_bytes}"
+        )
+    return line
+
+
+def _encode_parsed(record: Record, plan: BlobPlan) -> Line:
+    value = encode_value(record.payload, plan, record.life.rollout_id)
+    middle = _ESCAPED if value.escaped else b""
+    data = b"".join((_head(record.life), middle, b'"payload":', value.data, b"}"))
+    return Line(data, value.outgoing, value.blobs)
+
+
+def _encode_raw(record: RawRecord, plan: BlobPlan) -> Line:
+    if not record.line.startswith(_head(record.life)):
+        raise InvalidRecord(record.life.rollout_id, "the raw line does not begin with its life")
+    blobs = record.parse().blobs if record.escaped else ()
+    for ref in blobs:
+        if not plan.allows(ref):
+            raise InvalidRecord(record.life.rollout_id, f"blob {ref} is not one that the parent checkpoint names")
+    return Line(record.line, {}, blobs)
+
+
+def decode_line(line: bytes, life: Life) -> Record:
+    """Parse one line of a part that, by the index, holds the record of `life`. Raises CorruptCheckpoint."""
+    name = f"the record of {life}"
+    document = parse_exactly(line, name)
+    if not isinstance(document, dict):
+        raise CorruptCheckpoint(name, "it is not a JSON object")
+    escaped = "escaped" in document
+    keys = ["life", "escaped", "payload"] if escaped else ["life", "payload"]
+    if list(document) != keys or (escaped and document["escaped"] is not True):
+        raise CorruptCheckpoint(name, f"its keys are {list(document)[:5]} and not {keys}")
+    if document["life"] != str(life):
+        raise CorruptCheckpoint(name, f"it holds {document['life']!r:.100}")
+    if not escaped:
+        return Record(life, document["payload"])
+    payload = unescape(document["payload"], name)
+    return Record(life, payload, blobs_in(payload))
