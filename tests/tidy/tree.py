@@ -1,0 +1,77 @@
+"""A view of a source tree, real or planted: its Python modules and its pages."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PACKAGES = ("store", "participants", "orchestrator", "midflight")
+"""What ships, lowest first: each may import those before it."""
+COMPANIONS = ("tests", "bench", "examples")
+"""Python that does not ship."""
+
+AnyFunction = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One parsed Python file."""
+
+    path: PurePosixPath
+    """Relative to the root."""
+    text: str
+    tree: ast.Module
+
+    @property
+    def folder(self) -> tuple[str, ...]:
+        """The names of the packages that it is in, outermost first."""
+        return self.path.parent.parts
+
+    def at(self, node: ast.stmt | ast.expr) -> str:
+        """Where a node stands, for a message."""
+        return f"{self.path}:{node.lineno}"
+
+    def functions(self) -> Iterator[AnyFunction]:
+        """Every function and method, nested ones too."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, AnyFunction):
+                yield node
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One text file that people or the shell read."""
+
+    path: PurePosixPath
+    text: str
+
+
+def modules(root: Path, *folders: str) -> list[Module]:
+    """The Python files below these folders of a root, sorted by path."""
+    found = []
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*.py")):
+            text = path.read_text(encoding="utf-8")
+            found.append(Module(_relative(path, root), text, ast.parse(text)))
+    return found
+
+
+def pages(root: Path) -> list[Page]:
+    """The Markdown files at the root and in docs/."""
+    paths = [*sorted(root.glob("*.md")), *sorted((root / "docs").rglob("*.md"))]
+    return [Page(_relative(path, root), path.read_text(encoding="utf-8")) for path in paths]
+
+
+def plant(root: Path, files: Mapping[str, str]) -> Path:
+    """Write a small tree to try a check on, and return its root."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return root
+
+
+def _relative(path: Path, root: Path) -> PurePosixPath:
+    return PurePosixPath(path.relative_to(root).as_posix())
