@@ -98,10 +98,15 @@ class Import(Document):
 
     kind: Literal["import"] = "import"
     ref: Ref
+    needs: tuple[Checkpoint, ...] = ()
+    """Other checkpoints whose blobs it names."""
 
 
 class Deletion(Document):
-    """These checkpoints do not exist from here on, and their objects are about to go."""
+    """These checkpoints do not exist from here on, and what they alone own is about to go.
+
+    Names every id of which anything will be deleted, blobs and leftovers of earlier deletions included.
+    """
 
     kind: Literal["deletion"] = "deletion"
     checkpoints: tuple[Checkpoint, ...]
@@ -206,8 +211,8 @@ def refuse(state: State, known: Known, epoch: int, action: Action) -> StoreError
     match action:
         case Publication(ref=ref):
             return _refuse_publication(state, known, epoch, ref)
-        case Import(ref=ref):
-            return _refuse_existing(known, ref)
+        case Import(ref=ref, needs=needs):
+            return _refuse_planned(state, needs) or _refuse_existing(known, ref)
         case Deletion(checkpoints=checkpoints):
             return _refuse_deletion(state, checkpoints)
         case DeletionEnd(plan=plan) if all(p.n != plan for p in state.plans):
@@ -241,6 +246,14 @@ def _refuse_existing(known: Known, ref: Ref) -> StoreError | None:
     if ref.checkpoint in known.deleted:
         return CheckpointDeleted(str(ref.checkpoint), known.deleted[ref.checkpoint])
     return None if known.refs.get(ref.checkpoint, ref) == ref else _conflict(ref)
+
+
+def _refuse_planned(state: State, needs: tuple[CheckpointId, ...]) -> StoreError | None:
+    for plan in state.plans:
+        for checkpoint in needs:
+            if checkpoint in plan.checkpoints:
+                return CheckpointDeleted(str(checkpoint), plan.n)
+    return None
 
 
 def _refuse_deletion(state: State, checkpoints: tuple[CheckpointId, ...]) -> StoreError | None:

@@ -152,6 +152,12 @@ def parse_blob_key(key: str) -> tuple[str, CheckpointId] | None:
     return match[1], CheckpointId.parse(match[2])
 
 
+def parse_checkpoint_key(key: str) -> CheckpointId | None:
+    """The checkpoint below whose prefix a key lies; None where that is not of our making."""
+    first, _, rest = key.removeprefix(CHECKPOINTS_PREFIX).partition("/")
+    return CheckpointId.parse(first) if rest and _CHECKPOINT.fullmatch(first) else None
+
+
 def entry_key(n: int) -> str:
     """Key of chain entry `n`, counted from 1."""
     return f"{CHAIN_PREFIX}{n:012d}.json"
