@@ -23,6 +23,7 @@ from .entries import Document, Natural, Positive
 from .errors import ControllerAlive, NotFound, StoreError
 from .layout import alive_key
 from .root import Store
+from .tasks import open_group
 
 
 class Beat(Document):
@@ -92,7 +93,7 @@ async def keep_alive(store: Store, epoch: int) -> AsyncIterator[None]:
     )
     async with store.backend.lock(lock_key(epoch)):
         await _write(store, beat)
-        async with anyio.create_task_group() as group:
+        async with open_group() as group:
             group.start_soon(_raise_counter, store, beat)
             try:
                 yield

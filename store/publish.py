@@ -9,17 +9,18 @@ checkpoint exists.
     during 3               the entry, or nothing of it; a later claim decides by its place on the chain
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Literal
 
 import anyio
 
 from .alive import keep_alive, refuse_if_alive
 from .backends.retry import create_once
-from .chain import Chain, find_ref
+from .chain import Chain, Decide, find_ref
 from .entries import Action, Claim, Entry, Publication, Ref, Seal, Segment, require
 from .errors import ControllerAlive, DuplicateRollout, Fenced, InvalidInput, OutcomeUnknown
 from .layout import BlobRef, CheckpointId, Life, aggregate_key
@@ -32,7 +33,6 @@ from .tasks import map_bounded
 from .values import BlobPlan
 
 Base = Literal["head", "none"] | CheckpointId
-Find = Callable[[Chain], Entry | None]
 
 
 def _now() -> str:
@@ -44,6 +44,8 @@ class Draft:
     """What a controller says about one checkpoint; may be published again after an unknown outcome."""
 
     checkpoint: CheckpointId
+    parent: CheckpointId | None
+    """The head that the participants' commits continued; it must still be the head when this is published."""
     participants: Sequence[ParticipantRef]
     scope: Sequence[Life]
     restarts: Sequence[Life] = ()
@@ -120,14 +122,14 @@ class Controller:
         with anyio.move_on_after(timeout_s):
             async with self._lock:
                 ref = await self._write_manifest(draft)
-                await self._append(Publication(ref=ref), lambda chain: find_ref(chain, ref), forever=True)
+                await self._append(partial(_publication, draft, ref), settle=True)
                 return ref
         raise OutcomeUnknown("publish", aggregate_key(draft.checkpoint), f"{timeout_s:g} s were not enough")
 
     async def seal(self, segments: Sequence[Segment]) -> None:
         """Fix the lengths of lower epochs' output segments; rows past them do not count. Raises Fenced."""
         async with self._lock:
-            await self._append(Seal(segments=tuple(segments)), lambda chain: None)
+            await self._append(lambda chain: Seal(segments=tuple(segments)))
 
     async def refresh(self) -> None:
         """Read the chain on; raises Fenced where a higher epoch stands on it."""
@@ -136,12 +138,12 @@ class Controller:
         if self._chain.state.epoch > self.epoch:
             raise Fenced(self.epoch, self._chain.state.epoch)
 
-    async def _append(self, action: Action, find: Find, *, forever: bool = False) -> Entry:
+    async def _append(self, decide: Decide, *, settle: bool = False) -> Entry:
         while True:
             try:
-                return await self._chain.append(self.epoch, lambda chain: find(chain) or action)
+                return await self._chain.append(self.epoch, decide)
             except OutcomeUnknown:
-                if not forever:
+                if not settle:
                     raise
 
     async def _write_manifest(self, draft: Draft) -> Ref:
@@ -151,7 +153,7 @@ class Controller:
             run_id=self._store.run_id,
             checkpoint=draft.checkpoint,
             epoch=self.epoch,
-            parent=self.head.checkpoint if self.head else None,
+            parent=draft.parent,
             participants=tuple(draft.participants),
             scope=tuple(draft.scope),
             restarts=tuple(draft.restarts),
@@ -179,6 +181,17 @@ class Controller:
         return await encode_state(draft.state, plan, "the controller", put)
 
 
+def _publication(draft: Draft, ref: Ref, chain: Chain) -> Action | Entry:
+    """The publication of `ref`, unless the chain has it already."""
+    standing = find_ref(chain, ref)
+    if standing is not None:
+        return standing
+    head = chain.state.head.checkpoint if chain.state.head else None
+    if chain.state.epoch == draft.checkpoint.epoch and head != draft.parent:
+        raise InvalidInput(f"checkpoint {draft.checkpoint} continues {draft.parent}, and the head is {head}")
+    return Publication(ref=ref)
+
+
 def check_sets(draft: Draft) -> None:
     """Every rollout is in exactly one of the three sets, once, and every participant is named once."""
     seen: set[str] = set()
@@ -197,6 +210,8 @@ async def check_participants(store: Store, draft: Draft) -> None:
 
     async def lives(ref: ParticipantRef) -> list[Life]:
         manifest = await load_participant(store, draft.checkpoint, ref, store.run_id)
+        if manifest.parent != draft.parent:
+            raise InvalidInput(f"{ref.process_name} continued {manifest.parent}, and the draft {draft.parent}")
         return [life for frame in await load_frames(store, manifest) for life in frame.lives]
 
     found = await map_bounded(lives, draft.participants, store.limits.requests_in_flight)

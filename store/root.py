@@ -2,7 +2,7 @@
 
 import os
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -56,7 +56,7 @@ async def open_store(
     mode: Literal["read", "write"] = "read",
     *,
     limits: Limits = DEFAULT_LIMITS,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: dict[str, Any] | None = None,
     single_writer: bool = False,
 ) -> AsyncIterator[Store]:
     """Open a root; for writing it is probed, and made where there is none yet.
