@@ -2,6 +2,8 @@
 
 import importlib
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -12,12 +14,11 @@ import typer
 from .commands import FENCE, Command, Option, inline_code, invocations, problem, read_app, shell_lines
 from .tree import PACKAGES, ROOT, Page, modules, pages, plant
 
-pytestmark = pytest.mark.unit
-
 APP = "orchestrator/cli/app.py"
 HEADING = re.compile(r"^(?P<level>#+) (?P<title>.*)$", re.MULTILINE)
 SHARED_TITLE = "common"
 """A section with this word in its title documents options for all commands."""
+RUN_TIMEOUT_S = 50
 
 
 @pytest.fixture
@@ -99,16 +100,35 @@ def undocumented(root: Path, app: Command) -> list[str]:
     return found
 
 
+@pytest.mark.unit
 def test_every_command_shown_is_real(midflight: Command) -> None:
     """Whoever copies a command out of a page or an error message gets one that exists, options and all."""
     assert wrong_lines(ROOT, midflight) == []
 
 
+@pytest.mark.unit
 def test_every_command_is_documented(midflight: Command) -> None:
     """Each command has a section in docs/commands.md, which names each of its options."""
     assert undocumented(ROOT, midflight) == []
 
 
+@pytest.mark.process
+@pytest.mark.usefixtures("midflight")
+def test_the_script_and_the_module_are_the_same_program(tmp_path: Path) -> None:
+    """`midflight` and `python -m midflight` both run, from any folder, and offer the same commands."""
+    script = [str(Path(sys.executable).with_name("midflight"))]
+    module = [sys.executable, "-m", "midflight"]
+    shown = [
+        subprocess.run(
+            [*command, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=True
+        ).stdout.replace("python -m midflight", "midflight")
+        for command in (script, module)
+    ]
+    assert "checkpoints" in shown[0]
+    assert [line.split() for line in shown[0].splitlines()] == [line.split() for line in shown[1].splitlines()]
+
+
+@pytest.mark.unit
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -127,12 +147,14 @@ def test_a_command_that_does_not_exist_is_found(tmp_path: Path, small: Command, 
     assert says in message
 
 
+@pytest.mark.unit
 def test_a_wrong_command_in_a_message_is_found(tmp_path: Path, small: Command) -> None:
     """An error's hint may name only what exists."""
     root = plant(tmp_path, {"store/errors.py": 'HINT = "run `midflight shelf take`"\n'})
     assert len(wrong_lines(root, small)) == 1
 
 
+@pytest.mark.unit
 def test_right_commands_pass(tmp_path: Path, small: Command) -> None:
     """Values of options, placeholders, brackets, comments and other programs are not mistaken for commands."""
     text = (
@@ -147,6 +169,7 @@ def test_right_commands_pass(tmp_path: Path, small: Command) -> None:
 DOCS = "# Commands\n## Common options\n`--top`, `--no-top`\n## `midflight shelf put BOOK`\n### Options\n`--row`\n"
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -165,6 +188,7 @@ def test_what_is_not_documented_is_found(tmp_path: Path, small: Command, text: s
     assert undocumented(plant(tmp_path, {"docs/commands.md": text}), small) == expected
 
 
+@pytest.mark.unit
 def test_a_missing_page_is_found(tmp_path: Path, small: Command) -> None:
     """Without the page nothing is documented."""
     assert undocumented(tmp_path, small) == ["docs/commands.md does not exist"]
