@@ -1,0 +1,138 @@
+"""From a URL to a backend that retries, and that has been tried out if it is to be written."""
+
+import logging
+import os
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import anyio
+
+from ..errors import InvalidName, InvalidStoreURL, RootMissing
+from ..limits import DEFAULT_LIMITS, Limits
+from .base import Backend
+from .keys import check_key
+from .local import LocalBackend
+from .memory import MemoryBackend
+from .mounts import MountReader, read_mountinfo
+from .probe import ProbeReport, check_filesystem, probe
+from .retry import Retrying
+
+_log = logging.getLogger(__name__)
+
+CLOSE_S = 5.0
+"""How long a backend that failed its probe may take to close."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedBackend:
+    """A backend ready for use, and what its probe found."""
+
+    backend: Retrying
+    report: ProbeReport
+
+
+async def open_backend(
+    url: str | os.PathLike[str],
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    storage_options: dict[str, Any] | None = None,
+    writable: bool,
+    single_writer: bool = False,
+    mountinfo: MountReader = read_mountinfo,
+) -> OpenedBackend:
+    """Open the store at a path or URL: a path, file://, memory://name, s3://bucket/prefix, or another fsspec scheme.
+
+    A local root is made only where `writable`. `storage_options` go to the fsspec file system: credentials belong there
+    or into the environment, never into the URL. `single_writer` accepts a store without exclusive create, on the
+    caller's word that no second writer can ever run.
+    """
+    backend = make_backend(url, limits=limits, storage_options=storage_options)
+    retrying = Retrying(backend, limits.retry_for_s)
+    try:
+        kind = await _prepare_root(backend, writable, single_writer, mountinfo)
+        if writable:
+            report = await probe(retrying, single_writer=single_writer, filesystem=kind)
+        else:
+            report = ProbeReport(
+                url=backend.url, probed=False, exclusive_create=backend.traits.conditional_create
+            )
+    except BaseException:
+        with anyio.move_on_after(CLOSE_S, shield=True):
+            await retrying.aclose()
+        raise
+    _log.debug("opened %r", report)
+    return OpenedBackend(retrying, report)
+
+
+def make_backend(
+    url: str | os.PathLike[str],
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    storage_options: dict[str, Any] | None = None,
+) -> Backend:
+    """The bare backend for a URL; touches nothing yet."""
+    text = os.fspath(url)
+    if not isinstance(url, str) or "://" not in text:
+        if not text or "\0" in text:
+            raise InvalidStoreURL(text, "this is no path")
+        return LocalBackend(text, limits=limits)
+    scheme, rest = text.split("://", 1)
+    scheme = scheme.lower()
+    if "::" in text:
+        raise InvalidStoreURL(_redacted(text), "chained URLs are not supported")
+    if scheme in {"file", "local"}:
+        return LocalBackend(_file_path(text), limits=limits)
+    if "@" in rest.split("/", 1)[0]:
+        raise InvalidStoreURL(
+            _redacted(text), "it holds credentials; put them into the environment or storage_options"
+        )
+    if scheme == "memory":
+        return MemoryBackend(rest.strip("/"))
+    return _object_backend(scheme, text, rest, limits, storage_options or {})
+
+
+def _object_backend(scheme: str, text: str, rest: str, limits: Limits, options: dict[str, Any]) -> Backend:
+    from . import object as objects
+
+    bucket, _, prefix = rest.partition("/")
+    try:
+        check_key(bucket)
+        if prefix.strip("/"):
+            check_key(prefix.strip("/"))
+    except InvalidName as error:
+        raise InvalidStoreURL(text, "its bucket or prefix is not made of plain names") from error
+    return objects.make_object_backend(
+        scheme, bucket, prefix.strip("/"), limits=limits, storage_options=options
+    )
+
+
+async def _prepare_root(backend: Backend, writable: bool, single_writer: bool, mountinfo: MountReader) -> str:
+    """Make or find a local root; the type of its file system, if it has one."""
+    if not isinstance(backend, LocalBackend):
+        return ""
+    if writable:
+        await backend.make_root()
+        return await check_filesystem(backend.root, backend.url, single_writer=single_writer, read=mountinfo)
+    if not await anyio.Path(backend.root).is_dir():
+        raise RootMissing("open", backend.url, "there is no such folder")
+    return ""
+
+
+def _file_path(url: str) -> str:
+    parts = urlsplit(url)
+    if (
+        parts.netloc not in {"", "localhost"}
+        or not parts.path.startswith("/")
+        or parts.query
+        or parts.fragment
+    ):
+        raise InvalidStoreURL(_redacted(url), "a file URL looks like file:///absolute/path")
+    return unquote(parts.path)
+
+
+def _redacted(url: str) -> str:
+    """The URL as it may be shown: what stands before an @ may be a password."""
+    scheme, _, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{'***@' if '@' in host else ''}{host.rpartition('@')[2]}{slash}{path}"

@@ -1,0 +1,209 @@
+"""Objects in S3 and what speaks its protocol, through the client that s3fs sets up.
+
+Rules.
+
+1. One object is one PUT, whatever its size: there is never an unfinished multipart upload to sweep. A create carries
+   `If-None-Match: *`.
+2. One call here is one try: the retries of s3fs and botocore are off, because only our retry layer knows the deadline
+   and what may have taken effect. (aiohttp alone repeats a request once where a kept-alive connection turns out to be
+   closed before a reply. For a create that can turn a success into AlreadyExists: the same case as a lost reply.)
+3. Nothing is answered from a cache, and a missing bucket is never reported as a missing object.
+4. Expired credentials: the client is made anew once, which reads them again from wherever they come from (environment,
+   files, instance role), and the request is repeated. Credentials that were given as storage_options cannot be
+   refreshed this way; then, as where the new ones are refused too, the answer is AccessDenied.
+5. A body is read only after its announced length is found acceptable, and a shorter one is a TransientError. ETags are
+   never looked at: they need not be digests of anything.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import anyio
+from s3fs import S3FileSystem
+
+from ..errors import BackendError, IOFailed, NotFound, ObjectTooLarge, RootMissing, TransientError
+from ..limits import DEFAULT_LIMITS, Limits
+from .base import ObjectInfo
+from .keys import check_key, check_prefix, is_key
+from .object import Listing, ObjectBackend
+from .object_errors import CredentialsExpired, RangePastEnd, of_code, translate, translated
+
+KEYS_PER_DELETE = 1000
+"""Most keys that one DeleteObjects request takes."""
+_CLOSE_S = 5.0
+
+
+class S3Backend(ObjectBackend):
+    """Keeps objects in an S3 bucket, below a prefix; see the module for the rules."""
+
+    _fs: S3FileSystem
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`storage_options` are those of s3fs; what they leave out comes from FSSPEC_S3_* and AWS_*."""
+        super().__init__(_filesystem(limits, storage_options or {}), f"{bucket}/{prefix}", scheme="s3")
+        self._bucket = bucket
+        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self._clients: list[Any] = []
+        self._connecting = anyio.Lock()
+
+    async def create(self, key: str, data: bytes) -> None:
+        """Write a new object unless the key is taken."""
+        await self._request("create", key, "put_object", Body=data, IfNoneMatch="*")
+
+    async def put(self, key: str, data: bytes) -> None:
+        """Write an object in place of any other with this key."""
+        await self._request("put", key, "put_object", Body=data)
+
+    async def get(self, key: str, *, max_bytes: int) -> bytes:
+        """Read a whole object; one request."""
+        return await self._read("get", key, max_bytes)
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        """Read `length` bytes from offset `start`, or as many as there are."""
+        if length <= 0:
+            await self.stat(key)
+            return b""
+        try:
+            return await self._read("get_range", key, length, Range=f"bytes={start}-{start + length - 1}")
+        except RangePastEnd:
+            return b""
+
+    async def stat(self, key: str) -> ObjectInfo:
+        """Look at one object without reading it."""
+        try:
+            found = await self._request("stat", key, "head_object")
+        except NotFound:
+            await self._check_bucket()  # a reply to HEAD has no body that would tell the two apart
+            raise
+        return ObjectInfo(key, int(found["ContentLength"]), found["LastModified"].timestamp())
+
+    async def list(self, prefix: str) -> Listing:
+        """All objects below a prefix, sorted; may be stale."""
+        check_prefix(prefix)
+        found: dict[str, ObjectInfo] = {}
+        token: dict[str, str] = {}
+        while True:
+            page = await self._request("list", "", "list_objects_v2", Prefix=self._prefix + prefix, **token)
+            for entry in page.get("Contents", ()):
+                key = entry["Key"].removeprefix(self._prefix)
+                if is_key(key):
+                    found[key] = ObjectInfo(key, int(entry["Size"]), entry["LastModified"].timestamp())
+            if not page.get("IsTruncated"):
+                return [found[key] for key in sorted(found)]
+            token = self._next_page(prefix, token, page)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects; goes through all keys before it raises the first error."""
+        names = list(dict.fromkeys(keys))
+        for key in names:
+            check_key(key, temporary=True)
+        if len(names) == 1:
+            await self._request("delete", names[0], "delete_object")
+            return
+        failures: list[Exception] = []
+        for start in range(0, len(names), KEYS_PER_DELETE):
+            failures += await self._delete_batch(names[start : start + KEYS_PER_DELETE])
+        if failures:
+            raise failures[0]
+
+    async def aclose(self) -> None:
+        """Close all connections; also those of clients that were replaced."""
+        with anyio.CancelScope(deadline=anyio.current_time() + _CLOSE_S, shield=True):
+            while self._clients:
+                await self._clients.pop().close()
+
+    # One request
+
+    async def _request(self, operation: str, key: str, method: str, **parameters: Any) -> Mapping[str, Any]:
+        if key:
+            check_key(key, temporary=operation == "delete")
+            parameters["Key"] = self._prefix + key
+        with translate(operation, key, self.url):
+            client = await self._client()
+            try:
+                return await self._send(method, parameters)
+            except Exception as error:
+                if not _expired(error, operation, key, self.url):
+                    raise
+            await self._client(instead_of=client)
+            return await self._send(method, parameters)
+
+    async def _send(self, method: str, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+        return cast("Mapping[str, Any]", await self._fs._call_s3(method, Bucket=self._bucket, **parameters))
+
+    async def _client(self, *, instead_of: Any = None) -> Any:
+        """The client in use; a new one, made by whoever comes first, where it is still the one to be replaced."""
+        async with self._connecting:
+            if not self._clients or self._clients[-1] is instead_of:
+                self._clients.append(await self._fs.set_session(refresh=bool(self._clients)))
+            return self._clients[-1]
+
+    async def _read(self, operation: str, key: str, max_bytes: int, **parameters: Any) -> bytes:
+        reply = await self._request(operation, key, "get_object", **parameters)
+        body, size = reply["Body"], int(reply["ContentLength"])
+        try:
+            if size > max_bytes:
+                raise ObjectTooLarge(operation, key, f"{size} bytes where at most {max_bytes} are allowed")
+            with translate(operation, key, self.url):
+                data = cast("bytes", await body.read())
+        finally:
+            body.close()
+        if len(data) != size:
+            raise TransientError(operation, key, f"the reply broke off after {len(data)} of {size} bytes")
+        return data
+
+    async def _check_bucket(self) -> None:
+        try:
+            with translate("stat", "", self.url):
+                await self._client()
+                await self._fs._call_s3("head_bucket", Bucket=self._bucket)
+        except NotFound as error:
+            raise RootMissing("stat", self.url, "there is no such bucket") from error
+        except BackendError:
+            return  # whatever this is, the store has said that it has no such object
+
+    def _next_page(self, prefix: str, token: Mapping[str, str], page: Mapping[str, Any]) -> dict[str, str]:
+        following = page.get("NextContinuationToken")
+        if not following or following == token.get("ContinuationToken"):
+            raise IOFailed("list", prefix, "the store cut its listing short and does not say how it goes on")
+        return {"ContinuationToken": following}
+
+    async def _delete_batch(self, keys: Sequence[str]) -> Sequence[Exception]:
+        wanted = {"Objects": [{"Key": self._prefix + key} for key in keys], "Quiet": True}
+        reply = await self._request("delete", "", "delete_objects", Delete=wanted)
+        refused = [error for error in reply.get("Errors", ()) if error.get("Code") != "NoSuchKey"]
+        return [self._refusal(error) for error in refused]
+
+    def _refusal(self, error: Mapping[str, Any]) -> Exception:
+        key = str(error.get("Key", "")).removeprefix(self._prefix)
+        return of_code(str(error.get("Code", "")), 0, str(error.get("Message", "")), "delete", key, self.url)
+
+
+def _filesystem(limits: Limits, options: Mapping[str, Any]) -> S3FileSystem:
+    config = {
+        "connect_timeout": limits.connect_timeout_s,
+        "read_timeout": limits.read_timeout_s,
+        "max_pool_connections": 4 * limits.requests_in_flight,
+        **options.get("config_kwargs", {}),
+        "retries": {"total_max_attempts": 1, "mode": "standard"},
+    }
+    ours = {
+        "asynchronous": True,
+        "skip_instance_cache": True,
+        "use_listings_cache": False,
+        "config_kwargs": config,
+    }
+    filesystem = S3FileSystem(**{**options, **ours})
+    filesystem.retries = 1
+    return filesystem
+
+
+def _expired(error: Exception, operation: str, key: str, url: str) -> bool:
+    return isinstance(translated(error, operation, key, url), CredentialsExpired)
