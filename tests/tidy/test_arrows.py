@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .tree import COMPANIONS, PACKAGES, ROOT, Module, modules, plant
+from .tree import COMPANIONS, PACKAGES, ROOT, Module, expect_none, modules, plant
 
 pytestmark = pytest.mark.unit
 
@@ -66,7 +66,7 @@ def violations(root: Path) -> list[str]:
 
 def test_imports_point_down_only() -> None:
     """No package that ships imports one above it, or itself by its own name."""
-    assert violations(ROOT) == []
+    expect_none(violations(ROOT))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from .commands import FENCE, Command, Option, inline_code, invocations, problem, read_app, shell_lines
-from .tree import PACKAGES, ROOT, Page, modules, pages, plant
+from .tree import PACKAGES, ROOT, Page, expect_none, modules, pages, plant
 
 APP = "orchestrator/cli/app.py"
 HEADING = re.compile(r"^(?P<level>#+) (?P<title>.*)$", re.MULTILINE)
@@ -103,13 +103,13 @@ def undocumented(root: Path, app: Command) -> list[str]:
 @pytest.mark.unit
 def test_every_command_shown_is_real(midflight: Command) -> None:
     """Whoever copies a command out of a page or an error message gets one that exists, options and all."""
-    assert wrong_lines(ROOT, midflight) == []
+    expect_none(wrong_lines(ROOT, midflight))
 
 
 @pytest.mark.unit
 def test_every_command_is_documented(midflight: Command) -> None:
     """Each command has a section in docs/commands.md, which names each of its options."""
-    assert undocumented(ROOT, midflight) == []
+    expect_none(undocumented(ROOT, midflight))
 
 
 @pytest.mark.process

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from .commands import FENCE
-from .tree import ROOT, modules, pages, plant
+from .tree import ROOT, expect_none, modules, pages, plant
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 EXAMPLE_TIMEOUT_S = 50
@@ -70,7 +70,7 @@ def violations(root: Path) -> list[str]:
 @pytest.mark.unit
 def test_python_in_the_docs_runs_and_links_lead_somewhere() -> None:
     """Every Python block is quoted from an example, and every relative link has a target."""
-    assert violations(ROOT) == []
+    expect_none(violations(ROOT))
 
 
 @pytest.mark.process

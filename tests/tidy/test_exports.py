@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .tree import PACKAGES, ROOT, Module, modules, plant
+from .tree import PACKAGES, ROOT, Module, expect_none, modules, plant
 
 pytestmark = pytest.mark.unit
 
@@ -87,7 +87,7 @@ def violations(root: Path) -> list[str]:
 
 def test_every_init_is_a_list_of_names() -> None:
     """Each `__init__` holds imports and their sorted list, and every public error class is on it."""
-    assert violations(ROOT) == []
+    expect_none(violations(ROOT))
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -113,7 +113,7 @@ def folders_without_init(root: Path) -> list[str]:
 
 def test_every_folder_is_a_package() -> None:
     """Packages and the tests that mirror them have different full names, so none stands in for the other."""
-    assert folders_without_init(ROOT) == []
+    expect_none(folders_without_init(ROOT))
 
 
 def test_a_folder_that_is_no_package_is_found(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .tree import ROOT, plant
+from .tree import ROOT, expect_none, plant
 
 SET_UP = re.compile(r"^<!-- set-up: (?P<name>\w+) -->\n```bash\n(?P<command>.*?)\n```$", re.MULTILINE | re.DOTALL)
 INSTALLS = re.compile(r"pip install|-m venv|uv (?:sync|pip|venv)|apt(?:-get)? install")
@@ -59,7 +59,7 @@ def violations(root: Path) -> list[str]:
 @pytest.mark.unit
 def test_the_readme_sets_up_with_two_commands() -> None:
     """One command leads up to the main job and one to the tests; nothing else is to be installed."""
-    assert violations(ROOT) == []
+    expect_none(violations(ROOT))
 
 
 README = """<!-- set-up: run -->

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .tree import ROOT, modules, plant
+from .tree import ROOT, expect_none, modules, plant
 
 TIERS = ("unit", "process", "real", "scale")
 UNTIERED = " and ".join(f"not {tier}" for tier in TIERS)
@@ -42,14 +42,14 @@ def silent(root: Path) -> list[str]:
 @pytest.mark.process
 def test_every_test_is_in_a_tier() -> None:
     """No test is left out of all tiers, and none is both in a quick tier and in a slow one."""
-    assert collected(ROOT, UNTIERED) == []
-    assert collected(ROOT, TORN) == []
+    expect_none(collected(ROOT, UNTIERED))
+    expect_none(collected(ROOT, TORN))
 
 
 @pytest.mark.unit
 def test_every_test_says_what_it_claims() -> None:
     """Each test has a docstring beside its name."""
-    assert silent(ROOT) == []
+    expect_none(silent(ROOT))
 
 
 @pytest.mark.unit

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from .tree import COMPANIONS, PACKAGES, ROOT, Module, modules, plant
+from .tree import COMPANIONS, PACKAGES, ROOT, Module, expect_none, modules, plant
 
 pytestmark = pytest.mark.unit
 
@@ -112,7 +112,7 @@ def violations(root: Path) -> list[str]:
 
 def test_nothing_forbidden_is_said_or_called() -> None:
     """No registry, machine path, pickle, mock, sleeping test or loose task; each module says what it is for."""
-    assert violations(ROOT) == []
+    expect_none(violations(ROOT))
 
 
 SLASH = "/"

@@ -73,5 +73,11 @@ def plant(root: Path, files: Mapping[str, str]) -> Path:
     return root
 
 
+def expect_none(found: list[str]) -> None:
+    """Fail with every violation on a line of its own; a plain comparison of lists would show only the first."""
+    __tracebackhide__ = True
+    assert not found, "\n".join(["", *found])
+
+
 def _relative(path: Path, root: Path) -> PurePosixPath:
     return PurePosixPath(path.relative_to(root).as_posix())
