@@ -1,0 +1,1 @@
+"""Tests of what drives a checkpoint, and of the command line."""

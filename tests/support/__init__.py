@@ -1,0 +1,1 @@
+"""Builders, fakes and servers that several test modules share; only here may a test wait by polling."""
