@@ -25,6 +25,8 @@ from .layout import alive_key
 from .root import Store
 from .tasks import open_group
 
+_LOCK_PAUSE_S = 0.02
+
 
 class Beat(Document):
     """The counter of one controller."""
@@ -91,7 +93,7 @@ async def keep_alive(store: Store, epoch: int) -> AsyncIterator[None]:
         host=await anyio.to_thread.run_sync(host_identity),
         process=f"{os.getpid()}-{secrets.token_hex(8)}",
     )
-    async with store.backend.lock(lock_key(epoch)):
+    async with _own_lock(store, epoch):
         await _write(store, beat)
         async with open_group() as group:
             group.start_soon(_raise_counter, store, beat)
@@ -101,6 +103,18 @@ async def keep_alive(store: Store, epoch: int) -> AsyncIterator[None]:
                 group.cancel_scope.cancel()
                 with anyio.move_on_after(store.limits.liveness_beat_s, shield=True):
                     await _write(store, beat.model_copy(update={"closed": True}))
+
+
+@asynccontextmanager
+async def _own_lock(store: Store, epoch: int) -> AsyncIterator[None]:
+    """Hold the lock of one's own epoch. Only somebody who judges our liveness can hold it, and not for long."""
+    give_up = anyio.current_time() + store.limits.liveness_beat_s
+    while True:
+        async with store.backend.lock(lock_key(epoch)) as free:
+            if free or anyio.current_time() > give_up:
+                yield
+                return
+        await anyio.sleep(_LOCK_PAUSE_S)
 
 
 async def _raise_counter(store: Store, beat: Beat) -> None:

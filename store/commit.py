@@ -12,7 +12,7 @@ manifest already stands nothing is written: the commit is worked out again and m
 """
 
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,10 +42,10 @@ def _no_guard() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """The head that a commit continues: its id, and its blobs by sha256, the only ones that may be named again."""
+    """The head that a commit continues: its id, and its blobs, the only ones that may be named again."""
 
     checkpoint: CheckpointId
-    blobs: Mapping[str, BlobRef]
+    blobs: Collection[BlobRef]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class ParticipantCommit:
         self._guard = guard
         self._stopped = False
         self._sealing = False
-        self._plan = BlobPlan(checkpoint, parent.blobs if parent else {}, store.limits)
+        self._plan = BlobPlan(checkpoint, parent.blobs if parent else (), store.limits)
         self._parts = PartWriter(store, checkpoint, process)
         self._written_blobs: set[BlobRef] = set()
 

@@ -5,6 +5,7 @@ aggregate manifest after the participant manifests that it names by digest. A ma
 of a name, never by path, so it cannot reach outside its own prefix and `blobs/`.
 """
 
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Literal
 
@@ -213,6 +214,6 @@ def software_versions() -> dict[str, str]:
     return found
 
 
-def differing_fields(expected: dict[str, str], found: dict[str, str]) -> list[str]:
+def differing_fields(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
     """Names of the fingerprint fields that differ or stand on one side only, sorted."""
     return sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))

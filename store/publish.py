@@ -22,7 +22,8 @@ from .alive import keep_alive, refuse_if_alive
 from .backends.retry import create_once
 from .chain import Chain, Decide, find_ref
 from .entries import Action, Claim, Entry, Publication, Ref, Seal, Segment, require
-from .errors import ControllerAlive, DuplicateRollout, Fenced, InvalidInput, OutcomeUnknown
+from .errors import ControllerAlive, DuplicateRollout, Fenced, InvalidInput, OutcomeUnknown, StoreUnavailable
+from .externals import check_externals
 from .layout import BlobRef, CheckpointId, Life, aggregate_key
 from .manifest import AggregateManifest, Dropped, External, ParticipantRef, StateDocument, software_versions
 from .opened import load_frames, load_participant
@@ -33,6 +34,7 @@ from .tasks import map_bounded
 from .values import BlobPlan
 
 Base = Literal["head", "none"] | CheckpointId
+_SETTLE_MARGIN_S = 0.05
 
 
 def _now() -> str:
@@ -121,15 +123,16 @@ class Controller:
         check_sets(draft)
         with anyio.move_on_after(timeout_s):
             async with self._lock:
+                await check_externals(draft.externals)
                 ref = await self._write_manifest(draft)
-                await self._append(partial(_publication, draft, ref), settle=True)
+                await self._settle(partial(_publication, draft, ref))
                 return ref
         raise OutcomeUnknown("publish", aggregate_key(draft.checkpoint), f"{timeout_s:g} s were not enough")
 
     async def seal(self, segments: Sequence[Segment]) -> None:
         """Fix the lengths of lower epochs' output segments; rows past them do not count. Raises Fenced."""
         async with self._lock:
-            await self._append(lambda chain: Seal(segments=tuple(segments)))
+            await self._chain.append(self.epoch, lambda chain: Seal(segments=tuple(segments)))
 
     async def refresh(self) -> None:
         """Read the chain on; raises Fenced where a higher epoch stands on it."""
@@ -138,13 +141,20 @@ class Controller:
         if self._chain.state.epoch > self.epoch:
             raise Fenced(self.epoch, self._chain.state.epoch)
 
-    async def _append(self, decide: Decide, *, settle: bool = False) -> Entry:
+    async def _settle(self, decide: Decide) -> Entry:
+        """Append, and go on trying until the outcome is known or the caller's deadline is near."""
+        unknown: OutcomeUnknown | None = None
         while True:
             try:
                 return await self._chain.append(self.epoch, decide)
-            except OutcomeUnknown:
-                if not settle:
+            except OutcomeUnknown as error:
+                unknown = error
+            except StoreUnavailable:
+                # Nothing was changed by this try, but an earlier one may have been.
+                if unknown is None:
                     raise
+            if anyio.current_time() > anyio.current_effective_deadline() - _SETTLE_MARGIN_S:
+                raise unknown
 
     async def _write_manifest(self, draft: Draft) -> Ref:
         await check_participants(self._store, draft)
@@ -177,7 +187,7 @@ class Controller:
             for ref, data in outgoing.items():
                 await self._store.backend.put(ref.key, data)
 
-        plan = BlobPlan(draft.checkpoint, {}, self._store.limits)
+        plan = BlobPlan(draft.checkpoint, (), self._store.limits)
         return await encode_state(draft.state, plan, "the controller", put)
 
 

@@ -6,7 +6,7 @@ first: it opens everything or nothing.
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,11 +19,12 @@ from anyio.abc import TaskGroup
 from .chain import Chain
 from .commit import Parent
 from .entries import Ref, require
-from .errors import CorruptCheckpoint, NoCheckpoint, NotFound
+from .errors import CorruptCheckpoint, ForeignObject, NoCheckpoint, NotFound
+from .externals import check_externals
 from .frames import decompress, sha256
 from .index import Frame
 from .layout import BlobRef, CheckpointId, Life, ProcessName, part_key
-from .manifest import AggregateManifest, Blob, ParticipantManifest, ParticipantRef, StateDocument
+from .manifest import AggregateManifest, Blob, ParticipantManifest, ParticipantRef, StateDocument, differing_fields
 from .opened import load_aggregate, load_frames, load_participant, read_pinned
 from .records import RawRecord, Record
 from .root import Store
@@ -141,17 +142,27 @@ class Checkpoint:
 
     def as_parent(self) -> Parent:
         """What a commit that continues this checkpoint may name again."""
-        return Parent(self.ref.checkpoint, {ref.sha256: ref for ref in self.blobs})
+        return Parent(self.ref.checkpoint, self.blobs)
 
     def shares(self, kind: str | None = None, name: str | None = None) -> list[Process]:
         """The processes of a participant; of all where nothing is named."""
         return [p for p in self.processes if kind in (None, p.name.kind) and name in (None, p.name.name)]
 
+    def check_fingerprint(self, expected: Mapping[str, str], override: Collection[str] = ()) -> None:
+        """Raise ForeignObject, naming each field of what the run means that differs and is not in `override`."""
+        fields = [f for f in differing_fields(expected, self.manifest.fingerprint) if f not in override]
+        if fields:
+            reason = f"it was written by a run that differs in {', '.join(fields)}"
+            raise ForeignObject(f"checkpoint {self.ref.checkpoint}", reason, fields)
+
     async def verify(self, progress: Progress | None = None) -> None:
-        """Check the digest of every part and frame, and that every blob is there. Raises CorruptCheckpoint."""
+        """Check the digest of every part and frame, that every blob is there, and every file referred to outside the
+        store. Raises CorruptCheckpoint.
+        """
         jobs = [(process, part) for process in self.processes for part in range(len(process.manifest.parts))]
         await map_bounded(partial(self._verify_part, progress), jobs, self._store.limits.frames_in_flight)
         await map_bounded(self._verify_blob, self.blobs, self._store.limits.requests_in_flight)
+        await check_externals(self.manifest.externals)
 
     async def _verify_part(self, progress: Progress | None, job: tuple[Process, int]) -> None:
         process, position = job

@@ -13,7 +13,7 @@ import binascii
 import hashlib
 import json
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -41,16 +41,17 @@ class Encoded:
 class BlobPlan:
     """Decides for each large payload of one commit which blob holds it: one of the parent's, or a new one."""
 
-    def __init__(self, checkpoint: CheckpointId, parent_blobs: Mapping[str, BlobRef], limits: Limits) -> None:
-        """`parent_blobs` maps the sha256 of each blob that the parent checkpoint names to it; no other is reused."""
+    def __init__(self, checkpoint: CheckpointId, parent_blobs: Collection[BlobRef], limits: Limits) -> None:
+        """`parent_blobs` are those that the parent checkpoint names; no other is reused."""
         self._checkpoint = checkpoint
-        self._parent = parent_blobs
+        self._parent = frozenset(parent_blobs)
+        self._by_digest = {ref.sha256: ref for ref in parent_blobs}
         self.limits = limits
 
     def place(self, data: bytes) -> BlobRef:
         """The blob for `data`."""
         digest = hashlib.sha256(data).hexdigest()
-        known = self._parent.get(digest)
+        known = self._by_digest.get(digest)
         return known if known else BlobRef(digest, self._checkpoint, len(data))
 
     def owns(self, ref: BlobRef) -> bool:
@@ -59,7 +60,7 @@ class BlobPlan:
 
     def allows(self, ref: BlobRef) -> bool:
         """Whether a record that is committed again may go on naming `ref`."""
-        return self._parent.get(ref.sha256) == ref
+        return ref in self._parent
 
 
 class _NeedsEscape(Exception):
