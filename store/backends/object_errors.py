@@ -57,7 +57,7 @@ _NEVER_SENT = {
     "gaierror",
     "ConnectionRefusedError",
 }
-"""botocore's EndpointConnectionError is not among them: it also covers a connection that was reset after the request."""
+"""botocore's EndpointConnectionError is not among them: it also covers a connection reset after the request."""
 _NO_CREDENTIALS = {
     "NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "TokenRetrievalError",
     "NoAuthTokenError", "SSOTokenLoadError", "UnauthorizedSSOTokenError", "ProfileNotFound",

@@ -3,10 +3,12 @@
 import logging
 import os
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import anyio
+import anyio.to_thread
 
 from ..errors import InvalidName, InvalidStoreURL, RootMissing
 from ..limits import DEFAULT_LIMITS, Limits
@@ -47,7 +49,8 @@ async def open_backend(
     or into the environment, never into the URL. `single_writer` accepts a store without exclusive create, on the
     caller's word that no second writer can ever run.
     """
-    backend = make_backend(url, limits=limits, storage_options=storage_options)
+    make = partial(make_backend, url, limits=limits, storage_options=storage_options)
+    backend = await anyio.to_thread.run_sync(make)  # it may have to import half a cloud library
     retrying = Retrying(backend, limits.retry_for_s)
     try:
         kind = await _prepare_root(backend, writable, single_writer, mountinfo)

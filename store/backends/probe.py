@@ -74,7 +74,7 @@ async def probe(backend: Backend, *, single_writer: bool = False, filesystem: st
         await _try_writing(backend, key, findings, single_writer)
     except AccessDenied as error:
         await _clean_up(backend, key)
-        raise AccessDenied(error.operation, error.key, str(error.__cause__ or ""), hint=_DENIED) from error
+        raise (error if error.hint != AccessDenied.hint else _explained(error)) from error.__cause__
     except BaseException:
         await _clean_up(backend, key)
         raise
@@ -96,6 +96,7 @@ async def probe(backend: Backend, *, single_writer: bool = False, filesystem: st
 async def _try_writing(backend: Backend, key: str, findings: _Findings, single_writer: bool) -> None:
     first, second = secrets.token_bytes(16), secrets.token_bytes(16)
     await create_once(backend, key, first)
+    await _check_absence(backend, key)
     if await _replaces(backend, key, second):
         if not single_writer:
             raise UnsupportedStore(
@@ -112,6 +113,18 @@ async def _try_writing(backend: Backend, key: str, findings: _Findings, single_w
         raise UnsupportedStore(
             backend.url, "it returns old content after a write", hint="Bypass the cache before it"
         )
+
+
+async def _check_absence(backend: Backend, key: str) -> None:
+    """S3 answers 403 instead of 404 to those who may not list: then nobody could tell where the chain ends."""
+    try:
+        await backend.stat(f"{key}-absent")
+    except NotFound:
+        return
+    except AccessDenied as error:
+        hint = "Allow listing of the bucket below this prefix: a store then answers 'not found' instead of 'denied'"
+        raise AccessDenied("stat", f"{key}-absent", "the object does not exist", hint=hint) from error
+    raise UnsupportedStore(backend.url, "it finds objects that were never written")
 
 
 async def _replaces(backend: Backend, key: str, data: bytes) -> bool:
@@ -145,6 +158,10 @@ async def _try_deleting(backend: Backend, key: str, findings: _Findings) -> None
     with suppress(NotFound):
         await backend.stat(key)
         findings.warnings.append("a deleted object could still be seen")
+
+
+def _explained(error: AccessDenied) -> AccessDenied:
+    return AccessDenied(error.operation, error.key, str(error.__cause__ or ""), hint=_DENIED)
 
 
 async def _clean_up(backend: Backend, key: str) -> None:

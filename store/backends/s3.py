@@ -16,9 +16,11 @@ Rules.
 """
 
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Any, cast
 
 import anyio
+from aiobotocore.config import AioConfig
 from s3fs import S3FileSystem
 
 from ..errors import BackendError, IOFailed, NotFound, ObjectTooLarge, RootMissing, TransientError
@@ -31,6 +33,10 @@ from .object_errors import CredentialsExpired, RangePastEnd, of_code, translate,
 KEYS_PER_DELETE = 1000
 """Most keys that one DeleteObjects request takes."""
 _CLOSE_S = 5.0
+_WARM_UP = (
+    {"warm_up_loader_caches": True} if "warm_up_loader_caches" in signature(AioConfig).parameters else {}
+)
+"""Let the client read its API descriptions in a thread: that takes 80 ms, and would stop the event loop."""
 
 
 class S3Backend(ObjectBackend):
@@ -90,7 +96,7 @@ class S3Backend(ObjectBackend):
         found: dict[str, ObjectInfo] = {}
         token: dict[str, str] = {}
         while True:
-            page = await self._request("list", "", "list_objects_v2", Prefix=self._prefix + prefix, **token)
+            page = await self._request("list", None, "list_objects_v2", Prefix=self._prefix + prefix, **token)
             for entry in page.get("Contents", ()):
                 key = entry["Key"].removeprefix(self._prefix)
                 if is_key(key):
@@ -121,16 +127,19 @@ class S3Backend(ObjectBackend):
 
     # One request
 
-    async def _request(self, operation: str, key: str, method: str, **parameters: Any) -> Mapping[str, Any]:
-        if key:
+    async def _request(
+        self, operation: str, key: str | None, method: str, **parameters: Any
+    ) -> Mapping[str, Any]:
+        """One try, but for expired credentials; without a key it is about the bucket."""
+        if key is not None:
             check_key(key, temporary=operation == "delete")
             parameters["Key"] = self._prefix + key
-        with translate(operation, key, self.url):
+        with translate(operation, key or "", self.url):
             client = await self._client()
             try:
                 return await self._send(method, parameters)
             except Exception as error:
-                if not _expired(error, operation, key, self.url):
+                if not isinstance(translated(error, operation, key or "", self.url), CredentialsExpired):
                     raise
             await self._client(instead_of=client)
             return await self._send(method, parameters)
@@ -177,7 +186,7 @@ class S3Backend(ObjectBackend):
 
     async def _delete_batch(self, keys: Sequence[str]) -> Sequence[Exception]:
         wanted = {"Objects": [{"Key": self._prefix + key} for key in keys], "Quiet": True}
-        reply = await self._request("delete", "", "delete_objects", Delete=wanted)
+        reply = await self._request("delete", None, "delete_objects", Delete=wanted)
         refused = [error for error in reply.get("Errors", ()) if error.get("Code") != "NoSuchKey"]
         return [self._refusal(error) for error in refused]
 
@@ -191,6 +200,7 @@ def _filesystem(limits: Limits, options: Mapping[str, Any]) -> S3FileSystem:
         "connect_timeout": limits.connect_timeout_s,
         "read_timeout": limits.read_timeout_s,
         "max_pool_connections": 4 * limits.requests_in_flight,
+        **_WARM_UP,
         **options.get("config_kwargs", {}),
         "retries": {"total_max_attempts": 1, "mode": "standard"},
     }
@@ -203,7 +213,3 @@ def _filesystem(limits: Limits, options: Mapping[str, Any]) -> S3FileSystem:
     filesystem = S3FileSystem(**{**options, **ours})
     filesystem.retries = 1
     return filesystem
-
-
-def _expired(error: Exception, operation: str, key: str, url: str) -> bool:
-    return isinstance(translated(error, operation, key, url), CredentialsExpired)

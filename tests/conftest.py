@@ -1,0 +1,37 @@
+"""What every test gets: anyio on asyncio, no blocking call in the event loop, and a tier that it must name."""
+
+from collections.abc import Iterator
+
+import pytest
+from blockbuster import BlockBuster, blockbuster_ctx
+
+TIERS = {"unit", "process", "real", "scale"}
+
+pytest_plugins = ["tests.support.seaweed", "tests.support.rclone"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a test without a tier: plain pytest would silently leave it out."""
+    unmarked = [item.nodeid for item in items if not TIERS & {marker.name for marker in item.iter_markers()}]
+    if unmarked:
+        raise pytest.UsageError(f"in no tier ({', '.join(sorted(TIERS))}): {', '.join(unmarked)}")
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """asyncio only: that is what fsspec needs."""
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def blocking_calls_fail() -> Iterator[BlockBuster]:
+    """A call that blocks the event loop raises BlockingError where it is made."""
+    with blockbuster_ctx() as blockbuster:
+        # Making a path absolute asks the kernel for the working directory, and no disk for anything.
+        for name in ("os.path.abspath", "os.getcwd"):
+            blockbuster.functions[name].can_block_in("store/backends/local.py", {"__init__"})
+        # What is left of making an S3 client once its descriptions are loaded: looking whether small files exist.
+        stat = blockbuster.functions["os.stat"]
+        stat.can_block_in("botocore/loaders.py", {"_potential_locations"})
+        stat.can_block_in("botocore/configloader.py", {"raw_config_parse"})
+        yield blockbuster

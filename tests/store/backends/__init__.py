@@ -1,0 +1,1 @@
+"""Tests of the backends: one suite that runs over all, and the faults of each."""

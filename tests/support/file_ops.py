@@ -1,0 +1,64 @@
+"""System calls that fail at the n-th one, write little at a time, or keep a log."""
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from store.backends import FileOp, FileOps, Handle
+
+Matches = Callable[[FileOp], bool]
+
+
+def every(op: FileOp) -> bool:
+    """Match all calls."""
+    return True
+
+
+class RecordingOps(FileOps):
+    """Keeps a log of the calls that succeeded; of a write, exactly what was written."""
+
+    def __init__(self) -> None:
+        self.log: list[FileOp] = []
+
+    def step(self, op: FileOp) -> AbstractContextManager[None]:
+        return self._recorded(op)
+
+    @contextmanager
+    def _recorded(self, op: FileOp) -> Iterator[None]:
+        yield
+        if op.name != "write":
+            self.log.append(op)
+
+    def write(self, file: Handle, data: memoryview) -> int:
+        written = super().write(file, data)
+        self.log.append(FileOp("write", file.path, data=bytes(data[:written])))
+        return written
+
+
+class FaultyOps(FileOps):
+    """Raises an OSError instead of the n-th matching call, and then is well again."""
+
+    def __init__(self, nth: int, code: int = errno.EIO, matches: Matches = every) -> None:
+        self.left = nth
+        self.code = code
+        self.matches = matches
+        self.struck: FileOp | None = None
+        """The call that failed."""
+
+    def step(self, op: FileOp) -> AbstractContextManager[None]:
+        if self.matches(op):
+            self.left -= 1
+            if self.left == 0:
+                self.struck = op
+                raise OSError(self.code, "injected")
+        return super().step(op)
+
+
+class StingyOps(FileOps):
+    """Writes and reads a few bytes per call, as a kernel may."""
+
+    def write(self, file: Handle, data: memoryview) -> int:
+        return super().write(file, data[:7])
+
+    def read(self, file: Handle, length: int, offset: int) -> bytes:
+        return super().read(file, min(length, 5), offset)

@@ -1,0 +1,119 @@
+"""A real S3 server for tests, SeaweedFS, one per session, and a fresh prefix in it per test."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .processes import free_port, program, running
+
+ACCESS_KEY, SECRET_KEY = "ciaccess", "cisecret12"
+BUCKET = "midflight-tests"
+_IDENTITY = {
+    "name": "ci",
+    "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
+    "actions": ["Admin", "Read", "List", "Tagging", "Write"],
+}
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Server:
+    """Where a server listens, and a prefix in its bucket that nobody else uses."""
+
+    port: int
+    access_key: str = ACCESS_KEY
+    secret_key: str = SECRET_KEY
+    bucket: str = BUCKET
+    prefix: str = ""
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The store URL of the prefix."""
+        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+
+    def options(self, *, port: int | None = None) -> dict[str, Any]:
+        """storage_options for this server, or for a proxy before it."""
+        endpoint = f"http://127.0.0.1:{port or self.port}"
+        region = {"region_name": "us-east-1"}
+        return {
+            "key": self.access_key,
+            "secret": self.secret_key,
+            "endpoint_url": endpoint,
+            "client_kwargs": region,
+        }
+
+    def client(self) -> Any:
+        """A plain synchronous client, to arrange and to check from outside."""
+        import botocore.session  # slow to import, and every test loads this file
+        from botocore.config import Config
+
+        session = botocore.session.Session()
+        session.set_credentials(self.access_key, self.secret_key)
+        config = Config(connect_timeout=2, read_timeout=10, retries={"total_max_attempts": 1})
+        return session.create_client("s3", region_name="us-east-1", endpoint_url=self.endpoint, config=config)
+
+    def accepts_objects(self) -> bool:
+        """Whether the bucket exists or can be made, and an object can be written."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        client = self.client()
+        try:
+            client.create_bucket(Bucket=self.bucket)
+        except client.exceptions.BucketAlreadyExists:
+            pass
+        except (BotoCoreError, ClientError):
+            return False
+        try:
+            client.put_object(Bucket=self.bucket, Key="ready", Body=b"")
+        except (BotoCoreError, ClientError):
+            return False
+        finally:
+            client.close()
+        return True
+
+
+@pytest.fixture(scope="session")
+def seaweed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """The server of this test session."""
+    folder = tmp_path_factory.mktemp("seaweed")
+    identities = folder / "s3.json"
+    identities.write_text(json.dumps({"identities": [_IDENTITY]}))
+    (folder / "data").mkdir()
+    server = S3Server(port=free_port())
+    command = _command(folder / "data", identities, server.port)
+    with running(command, folder / "log", server.accepts_objects):
+        yield server
+
+
+@pytest.fixture
+def seaweed(seaweed_server: S3Server) -> S3Server:
+    """The server, with a prefix for this test alone."""
+    return replace(seaweed_server, prefix=f"t{next(_numbers)}")
+
+
+def _command(data: Path, identities: Path, port: int) -> list[str | Path]:
+    options = {
+        "dir": data,
+        "ip": "127.0.0.1",
+        "ip.bind": "127.0.0.1",
+        "master.port": free_port(),
+        "volume.port": free_port(),
+        "filer.port": free_port(),
+        "s3.port": port,
+        "s3.config": identities,
+        "volume.max": 100,
+        "master.volumeSizeLimitMB": 256,
+        "volume.preStopSeconds": 1,
+        "master.telemetry": "false",
+    }
+    flags = [f"-{name}={value}" for name, value in options.items()]
+    return [program("weed"), f"-logdir={data}", "server", "-filer", "-s3", *flags]
