@@ -203,15 +203,20 @@ class AggregateManifest(Document):
     software: dict[str, str]
 
 
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+_SOFTWARE = {package: _version(package) for package in ("midflight", "orjson", "zstandard")}
+"""Looked up once, when this is imported: it reads files."""
+
+
 def software_versions() -> dict[str, str]:
     """What a manifest says about the software that wrote it."""
-    found = {}
-    for package in ("midflight", "orjson", "zstandard"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "unknown"
-    return found
+    return dict(_SOFTWARE)
 
 
 def differing_fields(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
