@@ -69,13 +69,14 @@ async def open_store(
         url, limits=limits, storage_options=storage_options, writable=writable, single_writer=single_writer
     )
     try:
-        found = await _format(opened.backend, limits, create=writable)
+        found = await load_format(opened.backend, limits, create=writable)
         yield Store(opened.backend, found.run_id, limits, opened.report.warnings)
     finally:
         await opened.backend.aclose()
 
 
-async def _format(backend: Backend, limits: Limits, *, create: bool) -> Format:
+async def load_format(backend: Backend, limits: Limits, *, create: bool) -> Format:
+    """What format.json says; it is made, exclusively, where `create` asks for it and the root holds nothing else."""
     try:
         return await _read_format(backend, limits)
     except NotFound as error:
