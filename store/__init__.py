@@ -47,10 +47,11 @@ from .limits import DEFAULT_LIMITS, Limits
 from .manifest import AggregateManifest, Agreement, External, ParticipantManifest, ParticipantRef, Tally
 from .prune import PruneReport, Survey, prune, survey
 from .publish import Controller, Draft, claim
-from .reader import Checkpoint, Process, Shard, find_checkpoint, open_checkpoint
+from .reader import Checkpoint, Process, Shard, find_checkpoint, load_parent, open_checkpoint
 from .records import RawRecord, Record
 from .retention import Candidate, Decision, Retention, decide
 from .root import Store, open_store
+from .secrets import SecretHit, scan
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -117,6 +118,7 @@ __all__ = [
     "Retention",
     "RootMissing",
     "Seal",
+    "SecretHit",
     "Segment",
     "Shard",
     "State",
@@ -134,10 +136,12 @@ __all__ = [
     "decide",
     "find_checkpoint",
     "keep_alive",
+    "load_parent",
     "open_backend",
     "open_checkpoint",
     "open_store",
     "prune",
     "refuse_if_alive",
+    "scan",
     "survey",
 ]
