@@ -122,6 +122,7 @@ class ParticipantCommit:
             size=sum(part.size for part in self._parts.parts),
             parts=tuple(self._parts.parts),
             index=index,
+            blobs=len(self._parts.blobs.union(document.refs if document else ())),
             blob_bytes=sum(ref.size for ref in self._written_blobs),
             state=document,
             agreements=agreements,

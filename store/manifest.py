@@ -99,6 +99,11 @@ class StateDocument(Document):
     blobs: tuple[Blob, ...] = ()
     """Every blob that the JSON names."""
 
+    @property
+    def refs(self) -> list[BlobRef]:
+        """Every blob that it takes to read the state."""
+        return [blob.ref for blob in (*self.blobs, *((self.blob,) if self.blob else ()))]
+
 
 class Tally(Document):
     """A count of things and an order-free digest over them, to be compared between two participants."""
@@ -134,8 +139,10 @@ class ParticipantManifest(Document):
     """Bytes of all parts."""
     parts: tuple[Part, ...]
     index: Index
+    blobs: Natural
+    """Distinct blobs that its records and state name."""
     blob_bytes: Natural
-    """Bytes of the blobs that this commit wrote itself."""
+    """Bytes of those of them that this commit wrote itself."""
     state: StateDocument | None = None
     agreements: tuple[Agreement, ...] = ()
     software: dict[str, str]

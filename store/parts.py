@@ -91,6 +91,11 @@ class PartWriter:
         self.dry = False
 
     @property
+    def blobs(self) -> set[BlobRef]:
+        """Every blob that a record so far names."""
+        return {ref for frame in self._frames for ref in frame.blobs}
+
+    @property
     def parts(self) -> list[Part]:
         """All parts, in order, once they are written."""
         return [part for part in self._slots if part is not None]

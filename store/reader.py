@@ -24,7 +24,7 @@ from .externals import check_externals
 from .frames import decompress, sha256
 from .index import Frame
 from .layout import BlobRef, CheckpointId, Life, ProcessName, part_key
-from .manifest import AggregateManifest, Blob, ParticipantManifest, ParticipantRef, StateDocument, differing_fields
+from .manifest import AggregateManifest, ParticipantManifest, ParticipantRef, differing_fields
 from .opened import load_aggregate, load_frames, load_participant, read_pinned
 from .records import RawRecord, Record
 from .root import Store
@@ -71,14 +71,7 @@ class Process:
         """Every blob that its records and state name; some more than once."""
         for frame in self.frames:
             yield from frame.blobs
-        yield from state_blobs(self.manifest.state)
-
-
-def state_blobs(state: StateDocument | None) -> Iterator[BlobRef]:
-    """The blobs that a state document names, its own included."""
-    if state is not None:
-        named: tuple[Blob, ...] = (*state.blobs, *((state.blob,) if state.blob else ()))
-        yield from (blob.ref for blob in named)
+        yield from self.manifest.state.refs if self.manifest.state else ()
 
 
 async def find_checkpoint(store: Store, which: Which = "head") -> Ref:
@@ -105,6 +98,21 @@ async def open_checkpoint(store: Store, which: Which | Ref = "head") -> "Checkpo
     load = partial(_load_process, store, ref)
     processes = await map_bounded(load, manifest.participants, store.limits.requests_in_flight)
     return await anyio.to_thread.run_sync(Checkpoint, store, ref, manifest, tuple(processes))
+
+
+async def load_parent(store: Store, ref: Ref, kind: str, name: str) -> Parent:
+    """What a commit of one participant that continues `ref` may name again: the blobs of its own share.
+
+    Reads no index of a process that names no blobs. Raises as `open_checkpoint`.
+    """
+    manifest = await load_aggregate(store, ref)
+    blobs: set[BlobRef] = set()
+    for participant in manifest.participants:
+        if (participant.kind, participant.name) == (kind, name):
+            share = await load_participant(store, ref.checkpoint, participant, ref.run_id)
+            if share.blobs:
+                blobs.update(Process(share, tuple(await load_frames(store, share))).blobs)
+    return Parent(ref.checkpoint, frozenset(blobs))
 
 
 async def _load_process(store: Store, ref: Ref, participant: ParticipantRef) -> Process:
@@ -135,7 +143,7 @@ class Checkpoint:
     @property
     def blobs(self) -> dict[BlobRef, None]:
         """Every blob that the checkpoint names, each once."""
-        found = dict.fromkeys(state_blobs(self.manifest.state))
+        found = dict.fromkeys(self.manifest.state.refs if self.manifest.state else ())
         for process in self.processes:
             found.update(dict.fromkeys(process.blobs))
         return found

@@ -1,0 +1,107 @@
+"""Which lives may act at one state holder. Pure: it decides, and whoever asks carries it out.
+
+A life is created where a creating call (dispatch, seed, an agent session's opening, the first model call) brings it,
+unless it is below the floor or older than the rollout's current one. Every other call needs a life that is known and
+current. A newer life supersedes the old one, whose work is stopped first. A fence is kept until the floor passes it, so
+memory is bounded by what the controller has open.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from store import Life
+
+from .errors import Code, ParticipantError
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Floor:
+    """The lowest (epoch, n) still open: nothing below it can ever act again."""
+
+    epoch: int = 0
+    n: int = 0
+
+
+def position(life: Life) -> Floor:
+    """Where a life stands in the order of dispatches."""
+    return Floor(life.epoch, life.n)
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The call may go on; `supersedes` is stopped first, `created` says that the life is new here."""
+
+    created: bool = False
+    supersedes: Life | None = None
+
+
+class Fences:
+    """The lives of one state holder."""
+
+    def __init__(self) -> None:
+        """No life is known, and nothing is fenced."""
+        self.floor = Floor()
+        self._current: dict[str, Life] = {}
+        self._fenced: dict[str, Life] = {}
+
+    def __repr__(self) -> str:
+        return (
+            f"<Fences {len(self._current)} live, {len(self._fenced)} fenced, floor {self.floor.epoch}.{self.floor.n}>"
+        )
+
+    @property
+    def live(self) -> list[Life]:
+        """Every life that may act."""
+        return list(self._current.values())
+
+    def current(self, rollout_id: str) -> Life | None:
+        """The life of a rollout that may act here."""
+        return self._current.get(rollout_id)
+
+    def admit(self, life: Life, *, creates: bool) -> Admitted:
+        """Decide on one call. Raises `stale_life`, and changes nothing, where it may not act."""
+        current = self._current.get(life.rollout_id)
+        if life == current:
+            return Admitted()
+        self._check_not_stale(life, current)
+        if not creates:
+            raise ParticipantError(Code.STALE_LIFE, f"{life} is not known here", {"current": current and str(current)})
+        self._current[life.rollout_id] = life
+        return Admitted(created=True, supersedes=current)
+
+    def _check_not_stale(self, life: Life, current: Life | None) -> None:
+        if position(life) < self.floor:
+            raise ParticipantError(
+                Code.STALE_LIFE, f"{life} is below the floor", {"floor": [self.floor.epoch, self.floor.n]}
+            )
+        fenced = self._fenced.get(life.rollout_id)
+        for other, what in ((current, "superseded by"), (fenced, "fenced by the end of")):
+            if other is not None and position(life) <= position(other):
+                raise ParticipantError(Code.STALE_LIFE, f"{life} is {what} {other}", {"by": str(other)})
+
+    def fence(self, life: Life) -> bool:
+        """End a life for good, known or not; True where it was the current one."""
+        was_current = self._current.get(life.rollout_id)
+        ended = was_current is not None and position(was_current) <= position(life)
+        if ended:
+            del self._current[life.rollout_id]
+        fenced = self._fenced.get(life.rollout_id)
+        if position(life) >= self.floor and (fenced is None or position(fenced) < position(life)):
+            self._fenced[life.rollout_id] = life
+        return ended
+
+    def raise_floor(self, floor: Floor) -> list[Life]:
+        """Take the controller's floor; returns the lives that it ended. A lower floor changes nothing."""
+        if floor <= self.floor:
+            return []
+        self.floor = floor
+        self._fenced = {rollout: life for rollout, life in self._fenced.items() if position(life) >= floor}
+        ended = [life for life in self._current.values() if position(life) < floor]
+        for life in ended:
+            del self._current[life.rollout_id]
+        return ended
+
+    def install(self, lives: Iterable[Life]) -> None:
+        """Make these the current lives of their rollouts, as a restore does."""
+        for life in lives:
+            self._current[life.rollout_id] = life

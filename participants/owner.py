@@ -1,0 +1,81 @@
+"""What a participant gives the control plane: the owner of state, with the few hooks that a checkpoint needs."""
+
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from store import Life, RawRecord, Record
+
+from .fences import Floor
+from .gate import Gate
+from .wire import Blocker, Modes, PairTally
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """What one commit writes of one process."""
+
+    records: Iterable[Record | RawRecord]
+    """One a rollout; immutable, so that they can be read while work goes on."""
+    tallies: Sequence[PairTally] = ()
+    state: Any = None
+    """Own state beside the records: JSON and bytes."""
+
+
+class Owner(Protocol):
+    """Owns the state of one participant process. Only `stage`, `discard` and `retire` take long."""
+
+    @property
+    def kind(self) -> str:
+        """`environment`, `model`, `agent` or `resources`."""
+
+    @property
+    def name(self) -> str:
+        """The participant's name."""
+
+    @property
+    def modes(self) -> Modes:
+        """What its code declares."""
+
+    @property
+    def gate(self) -> Gate:
+        """Its admission."""
+
+    def blockers(self, limit: int) -> tuple[list[Blocker], int]:
+        """The oldest `limit` of what a prepare waits for, and the number of all."""
+
+    def restarts(self) -> Collection[Life]:
+        """Live lives that cannot be captured; complete."""
+
+    def live(self) -> Collection[Life]:
+        """Every life that may act here."""
+
+    def counts(self) -> dict[str, int]:
+        """For the status."""
+
+    def raise_floor(self, floor: Floor) -> None:
+        """End everything below the floor, and forget its fences."""
+
+    def check_export(self) -> None:
+        """Refuse a commit that cannot be exact now, such as while a model call inside a waited-for step is in flight."""
+
+    def export(self, scope: Collection[Life]) -> Export:
+        """The scope's state at this point in time. Made in one piece, without await."""
+
+    async def stage(self, scope: Collection[Life], records: AsyncIterator[RawRecord], state: Sequence[Any]) -> int:
+        """Read, check and import the scope's records beside what is live; returns how many there were.
+
+        `state` has the own state of every process that wrote the checkpoint.
+        """
+
+    def activate(self) -> None:
+        """Install what was staged, all of it, in one piece without await. Must not fail on what `stage` let pass."""
+
+    def settle(self) -> None:
+        """The restore succeeded everywhere: what it brought is now simply live, parked until it is dispatched."""
+
+    async def discard(self) -> None:
+        """Drop what was staged, or what an open restore has installed."""
+
+    async def retire(self, lives: Sequence[Life], timeout_s: float) -> list[Life]:
+        """Fence and stop these lives, wait until they have stopped, free their state; returns those not stopped."""

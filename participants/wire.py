@@ -1,0 +1,226 @@
+"""Messages of the control plane: validated once, at the border; unknown fields are refused.
+
+Every control call carries the run, the epoch, the floor and the incarnation that the controller knows. Times are
+relative and in seconds, never wall-clock instants: hosts' clocks differ.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+
+from store import CheckpointId, InvalidName, Life, ParticipantRef, Ref
+
+from .fences import Floor
+
+
+def _parse_life(value: Any) -> Any:
+    try:
+        return Life.parse(value) if isinstance(value, str) else value
+    except InvalidName as error:
+        raise ValueError(error.message) from error
+
+
+def _parse_round(value: Any) -> Any:
+    try:
+        return CheckpointId.parse(value) if isinstance(value, str) else value
+    except InvalidName as error:
+        raise ValueError(error.message) from error
+
+
+def _parse_floor(value: Any) -> Any:
+    if isinstance(value, list | tuple) and len(value) == 2 and all(type(n) is int and n >= 0 for n in value):
+        return Floor(*value)
+    return value
+
+
+LifeField = Annotated[Life, BeforeValidator(_parse_life), PlainSerializer(str)]
+RoundField = Annotated[CheckpointId, BeforeValidator(_parse_round), PlainSerializer(str)]
+FloorField = Annotated[Floor, BeforeValidator(_parse_floor), PlainSerializer(lambda floor: [floor.epoch, floor.n])]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Message(BaseModel):
+    """Base of what crosses the wire."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+class ControlCall(Message):
+    """What every control call carries."""
+
+    run: str
+    epoch: Annotated[int, Field(ge=1)]
+    floor: FloorField = Floor()
+    incarnation: str
+    """Of the process that is addressed; another process refuses."""
+
+
+class RoundCall(ControlCall):
+    """A call of one checkpoint or restore."""
+
+    round: RoundField
+
+
+class Adopt(Message):
+    """Record a newly claimed epoch and end what lower ones have open."""
+
+    run: str
+    epoch: Annotated[int, Field(ge=1)]
+    floor: FloorField = Floor()
+    incarnation: str | None = None
+    """None where the controller does not know the process yet."""
+
+
+class Prepare(RoundCall):
+    """Close admission and park the work."""
+
+    timeout_s: Seconds
+    lease_s: Seconds
+    """Longer than the timeout."""
+
+
+class Commit(RoundCall):
+    """Write the scope's records."""
+
+    scope: tuple[LifeField, ...]
+    parent: Ref | None
+    """The head that this checkpoint continues."""
+
+
+class Renew(RoundCall):
+    """Extend the lease."""
+
+    lease_s: Seconds
+
+
+class Resume(RoundCall):
+    """Reopen admission and let parked work go on."""
+
+
+class Abort(RoundCall):
+    """Cancel the round's work; reopen what was running, discard what a restore brought."""
+
+
+class Stage(RoundCall):
+    """Read and check one participant's share of a checkpoint; nothing becomes active."""
+
+    checkpoint: Ref
+    scope: tuple[LifeField, ...]
+    """The lives, as the checkpoint has them, that are to be restored."""
+    shard: tuple[int, int] = (0, 1)
+    """Which of how many processes this is, where a restore spreads records over several."""
+
+
+class Activate(RoundCall):
+    """Install what was staged."""
+
+
+class Retire(ControlCall):
+    """Stop these lives, wait until they have stopped, free their state."""
+
+    lives: tuple[LifeField, ...]
+    timeout_s: Seconds
+
+
+class Blocker(Message):
+    """An in-flight episode that a prepare is waiting for."""
+
+    life: LifeField
+    participant: str
+    """`<kind>.<name>`."""
+    step: str
+    reason: str
+
+
+class Modes(Message):
+    """What a participant's code can do, as its class declares."""
+
+    checkpoint_mode: Literal["exported", "stateless", "restart"] = "exported"
+    checkpoint_verify: Literal["wait", "replay"] = "wait"
+
+
+class Capabilities(Message):
+    """What this participant is."""
+
+    kind: str
+    name: str
+    process: str
+    incarnation: str
+    run: str | None
+    epoch: int
+    modes: Modes
+    software: dict[str, str]
+
+
+class Prepared(Message):
+    """The answer to prepare: parked, or what is still in the way."""
+
+    prepared: bool
+    blockers: tuple[Blocker, ...] = ()
+    """The oldest few."""
+    blocker_count: int = 0
+    """All of them."""
+    restarts: tuple[LifeField, ...] = ()
+    """Complete: lives that this participant cannot capture."""
+
+
+class PairTally(Message):
+    """Count and order-free digest over (life, session, revision) that one participant holds for, or needs of, another."""
+
+    kind: str
+    name: str
+    held_count: int
+    held_digest: str
+    depends_count: int
+    depends_digest: str
+
+
+class Committed(Message):
+    """The answer to commit."""
+
+    manifest: ParticipantRef
+    bytes_written: int
+    tallies: tuple[PairTally, ...]
+
+
+class Renewed(Message):
+    """The answer to renew."""
+
+    lease_s: float
+
+
+class Done(Message):
+    """The answer to resume, abort, stage and activate."""
+
+    phase: str
+    count: int = 0
+
+
+class Adopted(Message):
+    """The answer to adopt."""
+
+    incarnation: str
+    lives: tuple[LifeField, ...]
+
+
+class Retired(Message):
+    """The answer to retire."""
+
+    not_stopped: tuple[LifeField, ...] = ()
+
+
+class Status(Message):
+    """Where a participant stands, for people and tests."""
+
+    kind: str
+    name: str
+    process: str
+    incarnation: str
+    phase: str
+    epoch: int
+    round: RoundField | None
+    lease_left_s: float | None
+    counts: dict[str, int]
+    blockers: tuple[Blocker, ...]
+    blocker_count: int
+    last_errors: tuple[str, ...]
