@@ -1,7 +1,7 @@
 """What one participant process knows of epochs and rounds: pure; the plane carries out what it decides.
 
-Rules, each in one place: `check_call` (run, incarnation, epoch, floor), `check_round` (open, closed, stale), the leases,
-and the table of `participants.phases`. A refusal raises a ParticipantError and changes nothing.
+Rules, each in one place: `check_call` (run, incarnation, epoch, floor), `check_round` (open, closed, stale), the
+leases, and the table of `participants.phases`. A refusal raises a ParticipantError and changes nothing.
 """
 
 from dataclasses import dataclass

@@ -57,7 +57,7 @@ class Owner(Protocol):
         """End everything below the floor, and forget its fences."""
 
     def check_export(self) -> None:
-        """Refuse a commit that cannot be exact now, such as while a model call inside a waited-for step is in flight."""
+        """Refuse a commit that cannot be exact now, as while a model call inside a waited-for step is in flight."""
 
     def export(self, scope: Collection[Life]) -> Export:
         """The scope's state at this point in time. Made in one piece, without await."""

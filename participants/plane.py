@@ -45,6 +45,7 @@ from .wire import (
     Committed,
     ControlCall,
     Done,
+    PairTally,
     Prepare,
     Prepared,
     Renew,
@@ -203,7 +204,6 @@ class ControlPlane:
         """Read, check and import this process's share of a checkpoint; nothing becomes active."""
         async with self._one_at_a_time:
             if self.book.stage(call):
-                self._owner.gate.close()
                 self._take_floor()
                 await self._restoring(partial(self._read, call), Event.ALL_STAGED)
             return Done(phase=self.book.phase, count=len(call.scope))
@@ -218,7 +218,7 @@ class ControlPlane:
             await self._owner.stage(frozenset(call.scope), records, state)
 
     async def activate(self, call: Activate) -> Done:
-        """Install what was staged; it stays closed until resume."""
+        """Install what was staged; calls of the scope's rollouts are held until resume, other lives go on."""
         async with self._one_at_a_time:
             if self.book.activate(call):
                 await self._restoring(self._install, Event.ACTIVATED)
@@ -321,10 +321,5 @@ class ControlPlane:
             await self._stopped.wait()
 
 
-def _agreement(tally: Any) -> Agreement:
-    return Agreement(
-        kind=tally.kind,
-        name=tally.name,
-        held=Tally(count=tally.held_count, digest=tally.held_digest),
-        depends=Tally(count=tally.depends_count, digest=tally.depends_digest),
-    )
+def _agreement(tally: PairTally) -> Agreement:
+    return Agreement(kind=tally.kind, name=tally.name, tally=Tally(count=tally.count, digest=tally.digest))

@@ -165,14 +165,12 @@ class Prepared(Message):
 
 
 class PairTally(Message):
-    """Count and order-free digest over (life, session, revision) that one participant holds for, or needs of, another."""
+    """Count and order-free digest (`participants.tally`) over what this participant shares with another one."""
 
     kind: str
     name: str
-    held_count: int
-    held_digest: str
-    depends_count: int
-    depends_digest: str
+    count: int
+    digest: str
 
 
 class Committed(Message):

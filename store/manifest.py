@@ -113,12 +113,11 @@ class Tally(Document):
 
 
 class Agreement(Document):
-    """What this participant holds for, and depends on of, another one; the other's must say the same, crosswise."""
+    """What this participant shares with another one; the other's agreement with this one must say the same."""
 
     kind: Name
     name: Name
-    held: Tally
-    depends: Tally
+    tally: Tally
 
 
 class ParticipantManifest(Document):

@@ -1,0 +1,335 @@
+"""What every kind of participant shares: lives and their fences, kept replies, parked restores, retiring.
+
+A holder keeps one state a life. A call passes `enter`, which parks it while its rollout is being restored, fences it,
+stops the life that it supersedes, and takes up what a restore has brought: the life of attempt N + 1 continues the
+record of attempt N. Until then the record stays as it is and is exported unchanged.
+
+Work of a life runs inside `working`, so that retiring can cancel it and wait until it has stopped. A life that did not
+stop in time stays fenced, and its state object is never used again.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import anyio
+
+from store import Life, RawRecord, Record
+
+from .data import CallId, Reply, Request
+from .errors import Code, ParticipantError
+from .fences import Fences, Floor
+from .gate import Gate
+from .owner import Export
+from .replies import Replies, check_same
+from .tally import Sum
+from .wire import Blocker, Modes, PairTally
+
+State = TypeVar("State")
+Run = Callable[[], Awaitable[Reply]]
+
+
+@dataclass(slots=True)
+class Held(Generic[State]):
+    """One live life."""
+
+    life: Life
+    state: State
+    replies: Replies = field(default_factory=Replies)
+    waited: dict[tuple[str, str], int] = field(default_factory=dict)
+    """(role of the peer, session) to the number of completed calls of mode `wait` with it, made or answered."""
+    scopes: set[anyio.CancelScope] = field(default_factory=set)
+    idle: anyio.Event = field(default_factory=anyio.Event)
+    """Set once a stopped life has no work left."""
+    stopped: bool = False
+
+    def leave(self, scope: anyio.CancelScope) -> None:
+        """One piece of work has ended."""
+        self.scopes.discard(scope)
+        if self.stopped and not self.scopes:
+            self.idle.set()
+
+    def count_wait(self, peer: str, session: str) -> None:
+        """One more call of mode `wait` with that peer is complete."""
+        self.waited[peer, session] = self.waited.get((peer, session), 0) + 1
+
+
+class Holder(ABC, Generic[State]):
+    """Base of the four kinds; implements most of `participants.owner.Owner`."""
+
+    kind: str = ""
+    modes = Modes()
+
+    def __init__(self, name: str = "main", *, gate: Gate | None = None) -> None:
+        """`name` is the participant's, a lower-case name."""
+        self.name = name
+        self.gate = gate or Gate()
+        self.fences = Fences()
+        self._held: dict[str, Held[State]] = {}
+        self._staged: dict[str, RawRecord] = {}
+        self._brought: dict[str, RawRecord] = {}
+        self._restoring: frozenset[str] = frozenset()
+        self._settled = anyio.Event()
+        self.refused = 0
+        """Calls of stale lives, counted and otherwise forgotten."""
+
+    def __repr__(self) -> str:
+        lives = f"{len(self._held)} lives, {len(self._brought)} restored"
+        return f"<{type(self).__name__} {self.role}, {lives}, {self.gate!r}>"
+
+    @property
+    def role(self) -> str:
+        """`<kind>.<name>`, as peers call it."""
+        return f"{self.kind}.{self.name}"
+
+    # What a kind says of its own state
+
+    @abstractmethod
+    def new_state(self, life: Life) -> State:
+        """The state of a life that begins here."""
+
+    @abstractmethod
+    def export_state(self, held: Held[State]) -> Any:
+        """JSON and bytes of a life's boundary; made without await, and immutable."""
+
+    @abstractmethod
+    def import_state(self, payload: Any) -> State:
+        """The state again. Raises KeyError, TypeError, ValueError or ParticipantError where it is malformed."""
+
+    async def import_now(self, record: RawRecord) -> None:
+        """Called for every record while staging; a kind that must import before anything is active overrides it."""
+
+    def free_state(self, held: Held[State]) -> None:
+        """A life is over; release what its state holds."""
+
+    # Calls
+
+    async def enter(self, life: Life, *, creates: bool = False) -> Held[State]:
+        """The life's state, after fencing. Raises `stale_life`, touching nothing."""
+        while life.rollout_id in self._restoring:
+            await self._settled.wait()
+        held = self._held.get(life.rollout_id)
+        if held is not None and held.life == life and not held.stopped:
+            return held
+        try:
+            admitted = self.fences.admit(life, creates=creates or self._continues(life))
+        except ParticipantError:
+            self.refused += 1
+            raise
+        if admitted.supersedes is not None:
+            await self.stop(admitted.supersedes)
+        if not admitted.created and self.fences.current(life.rollout_id) != life:
+            raise ParticipantError(Code.STALE_LIFE, f"{life} was superseded meanwhile")
+        return self._held.get(life.rollout_id) or self._take_up(life)
+
+    def _continues(self, life: Life) -> bool:
+        record = self._brought.get(life.rollout_id)
+        return record is not None and record.life.attempt + 1 == life.attempt
+
+    def _take_up(self, life: Life) -> Held[State]:
+        record = self._brought.pop(life.rollout_id, None)
+        if record is None or record.life.attempt + 1 != life.attempt:
+            held = Held(life, self.new_state(life))
+        else:
+            held = self._load(life, record.parse().payload)
+        self._held[life.rollout_id] = held
+        return held
+
+    def _load(self, life: Life, payload: Any) -> Held[State]:
+        try:
+            waited = {(peer, session): count for peer, session, count in payload["waited"]}
+            replies = Replies.load(payload["replies"])
+            return Held(life, self.import_state(payload["state"]), replies, waited)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ParticipantError(
+                Code.CORRUPT_CHECKPOINT, f"the record of {life.rollout_id} at {self.role} is malformed: {error!r}"
+            ) from error
+
+    def dump(self, held: Held[State]) -> dict[str, Any]:
+        """A life as the payload of its record."""
+        return {
+            "state": self.export_state(held),
+            "replies": held.replies.export(),
+            "waited": [[peer, session, count] for (peer, session), count in held.waited.items()],
+        }
+
+    @contextmanager
+    def working(self, held: Held[State]) -> Iterator[None]:
+        """Run work of a life; cancelled, with `stale_life`, when the life is stopped."""
+        if held.stopped:
+            raise ParticipantError(Code.STALE_LIFE, f"{held.life} was stopped")
+        scope = anyio.CancelScope()
+        held.scopes.add(scope)
+        try:
+            with scope:
+                yield
+        finally:
+            held.leave(scope)
+        if scope.cancelled_caught:
+            raise ParticipantError(Code.STALE_LIFE, f"{held.life} was stopped")
+
+    async def once(self, held: Held[State], request: Request, run: Run) -> Reply:
+        """Carry a call out once per id: a repeat gets the kept reply or joins the one in flight."""
+        call = request.call
+        if call is None:
+            return await run()
+        while (kept := held.replies.find(call)) is not None:
+            check_same(request, kept)
+            if kept.reply is not None:
+                return kept.reply
+            await kept.done.wait()
+        return await self._run_once(held, call, request.digest, run)
+
+    async def _run_once(self, held: Held[State], call: CallId, digest: str, run: Run) -> Reply:
+        kept = held.replies.begin(call, digest)
+        reply: Reply | None = None
+        try:
+            reply = await run()
+            return reply
+        finally:
+            held.replies.finish(call, kept, reply)
+
+    # Ends of a life
+
+    def finish(self, life: Life) -> None:
+        """A life's work is complete: free its state and fence it."""
+        held = self._held.get(life.rollout_id)
+        if held is not None and held.life == life:
+            del self._held[life.rollout_id]
+            self.free_state(held)
+        self.fences.fence(life)
+
+    async def stop(self, life: Life) -> None:
+        """Cancel a life's work, wait until it has stopped, free its state."""
+        held = self._held.get(life.rollout_id)
+        if held is None or held.life != life:
+            return
+        held.stopped = True
+        for scope in list(held.scopes):
+            scope.cancel()
+        if held.scopes:
+            await held.idle.wait()
+        if self._held.get(life.rollout_id) is held:
+            del self._held[life.rollout_id]
+        self.free_state(held)
+
+    async def retire(self, lives: Sequence[Life], timeout_s: float) -> list[Life]:
+        """Fence and stop these lives, free their state; those that did not stop in time stay fenced."""
+        for life in lives:
+            self.fences.fence(life)
+            record = self._brought.get(life.rollout_id)
+            if record is not None and record.life == life:
+                del self._brought[life.rollout_id]
+        left = set(lives)
+
+        async def stop(life: Life) -> None:
+            await self.stop(life)
+            left.discard(life)
+
+        with anyio.move_on_after(timeout_s):
+            async with anyio.create_task_group() as group:
+                for life in lives:
+                    group.start_soon(stop, life)
+        return [life for life in lives if life in left]
+
+    # What the control plane asks
+
+    def blockers(self, limit: int) -> tuple[list[Blocker], int]:
+        """The oldest `limit` of what a prepare waits for, and the number of all."""
+        steps, count = self.gate.in_flight(limit)
+        return [Blocker(life=s.life, participant=self.role, step=s.what, reason=s.reason) for s in steps], count
+
+    def restarts(self) -> Collection[Life]:
+        """Live lives that cannot be captured."""
+        return [held.life for held in self._held.values()] if self.modes.checkpoint_mode == "restart" else []
+
+    def live(self) -> Collection[Life]:
+        """Every life that may act here."""
+        return [held.life for held in self._held.values() if not held.stopped]
+
+    def counts(self) -> dict[str, int]:
+        """For the status."""
+        return {
+            "lives": len(self._held),
+            "restored": len(self._brought),
+            "parked": self.gate.parked,
+            "kept_replies": sum(len(held.replies) for held in self._held.values()),
+            "refused": self.refused,
+        }
+
+    def raise_floor(self, floor: Floor) -> None:
+        """Forget what the floor has passed; lives that it ended are fenced and have nothing left to do."""
+        for life in self.fences.raise_floor(floor):
+            held = self._held.get(life.rollout_id)
+            if held is not None and held.life == life and not held.scopes:
+                del self._held[life.rollout_id]
+                self.free_state(held)
+
+    def check_export(self) -> None:
+        """Nothing to refuse by default."""
+
+    def export(self, scope: Collection[Life]) -> Export:
+        """The scope's records and tallies at this point in time."""
+        held = [h for h in self._held.values() if h.life in scope and not h.stopped]
+        raw = [record for record in self._brought.values() if record.life in scope]
+        payloads = [Record(h.life, self.dump(h)) for h in held] if self.modes.checkpoint_mode != "restart" else []
+        return Export([*payloads, *raw], self._tallies(held, raw))
+
+    def _tallies(self, held: Sequence[Held[State]], raw: Sequence[RawRecord]) -> list[PairTally]:
+        sums: dict[str, Sum] = {}
+        for h in held:
+            for (peer, session), count in h.waited.items():
+                sums[peer] = sums.get(peer, Sum()).add(h.life, session, count)
+        for record in raw:
+            for peer, session, count in record.parse().payload["waited"]:
+                sums[peer] = sums.get(peer, Sum()).add(record.life, session, count)
+        return [_tally(peer, total) for peer, total in sorted(sums.items())]
+
+    # A restore
+
+    async def stage(self, scope: Collection[Life], records: AsyncIterator[RawRecord], state: Sequence[Any]) -> int:
+        """Keep the scope's records beside what is live; a kind may import them at once."""
+        self._staged = {}
+        async for record in records:
+            if record.life not in scope:
+                raise ParticipantError(Code.SCOPE_MISMATCH, f"{record.life} is not in the scope of the restore")
+            await self.import_now(record)
+            self._staged[record.life.rollout_id] = record
+        self._restoring = frozenset(life.rollout_id for life in scope)
+        self._settled = anyio.Event()
+        return len(self._staged)
+
+    def activate(self) -> None:
+        """Install what was staged: it stays parked until its rollout's next life is dispatched."""
+        for rollout_id, record in self._staged.items():
+            held = self._held.pop(rollout_id, None)
+            if held is not None:
+                held.stopped = True
+                for scope in list(held.scopes):
+                    scope.cancel()
+                self.free_state(held)
+            self.fences.fence(record.life)
+            self._brought[rollout_id] = record
+
+    def settle(self) -> None:
+        """The restore succeeded everywhere."""
+        self._end_restore()
+
+    async def discard(self) -> None:
+        """Drop what was staged or what the open restore has installed."""
+        for rollout_id, record in self._staged.items():
+            if self._brought.get(rollout_id) is record:
+                del self._brought[rollout_id]
+        self._end_restore()
+
+    def _end_restore(self) -> None:
+        self._staged = {}
+        self._restoring = frozenset()
+        self._settled.set()
+
+
+def _tally(peer: str, total: Sum) -> PairTally:
+    kind, _, name = peer.partition(".")
+    return PairTally(kind=kind, name=name, count=total.count, digest=total.text)
