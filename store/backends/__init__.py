@@ -3,7 +3,7 @@
 from .base import Backend, ObjectInfo, Traits
 from .files import FileFacts, FileOp, FileOps, Handle
 from .local import LocalBackend
-from .memory import Call, Fault, MemoryBackend, MemorySpace, forget_space
+from .memory import Call, Fault, MemoryBackend, MemorySpace, Verb, forget_space
 from .opening import OpenedBackend, make_backend, open_backend
 from .probe import ProbeReport, probe
 from .retry import Retrying, create_once
@@ -24,6 +24,7 @@ __all__ = [
     "ProbeReport",
     "Retrying",
     "Traits",
+    "Verb",
     "create_once",
     "forget_space",
     "make_backend",

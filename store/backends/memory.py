@@ -204,7 +204,8 @@ class MemoryBackend:
     async def _call(self, verb: Verb, key: str) -> AsyncIterator[None]:
         call = Call(verb, key)
         self.calls.append(call)
-        fault = next((armed.fault for armed in list(self._armed) if armed.fires(call)), None)
+        struck = [armed.fault for armed in self._armed if armed.fires(call)]  # all of them count this call
+        fault = struck[0] if struck else None
         await (
             anyio.lowlevel.checkpoint()
         )  # the one place to be cancelled or overtaken: what follows is atomic

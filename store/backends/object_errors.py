@@ -74,8 +74,8 @@ def translate(operation: str, key: str, url: str) -> Iterator[None]:
     """Turn whatever a cloud library raises into one of our errors, with its cause."""
     try:
         yield
-    except StoreError:
-        raise
+    except (StoreError, TypeError, AttributeError, NameError, AssertionError):
+        raise  # ours already, or a bug, which must look like one
     except Exception as error:
         raise translated(error, operation, key, url) from error
 

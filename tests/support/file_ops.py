@@ -44,9 +44,12 @@ class FaultyOps(FileOps):
         self.matches = matches
         self.struck: FileOp | None = None
         """The call that failed."""
+        self.seen: list[FileOp] = []
+        """All that matched, the failed one included."""
 
     def step(self, op: FileOp) -> AbstractContextManager[None]:
         if self.matches(op):
+            self.seen.append(op)
             self.left -= 1
             if self.left == 0:
                 self.struck = op

@@ -1,6 +1,7 @@
 """A store that breaks the promise: `rclone serve s3` takes If-None-Match and ignores it."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ def rclone_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server
     (folder / "data" / server.bucket).mkdir(parents=True)
     keys = f"{server.access_key},{server.secret_key}"
     address = f"127.0.0.1:{server.port}"
-    command = [
+    command: list[str | Path] = [
         program("rclone"),
         "serve",
         "s3",

@@ -32,6 +32,7 @@ class Place:
     params=[
         pytest.param("memory", marks=pytest.mark.unit),
         pytest.param("local", marks=pytest.mark.unit),
+        pytest.param("fsspec", marks=pytest.mark.unit),
         pytest.param("s3", marks=pytest.mark.real),
     ]
 )
@@ -42,10 +43,26 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         return Place("memory", lambda: MemoryBackend(space=space))
     if request.param == "local":
         return Place("local", lambda: LocalBackend(tmp_path))
+    if request.param == "fsspec":
+        return _generic_place(tmp_path)
     import store.backends.s3  # noqa: F401 - here, because an import blocks the event loop
 
     server: S3Server = request.getfixturevalue("seaweed")
     return Place("s3", lambda: make_backend(server.url, storage_options=server.options()))
+
+
+def _generic_place(folder: Path) -> Place:
+    """Any asynchronous fsspec file system: here that of memory, wrapped."""
+    from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    from store.backends.object import ObjectBackend
+
+    def connect() -> Backend:
+        memory = AsyncFileSystemWrapper(MemoryFileSystem(), asynchronous=True)
+        return ObjectBackend(memory, str(folder), scheme="wrapped")
+
+    return Place("fsspec", connect)
 
 
 @pytest.fixture

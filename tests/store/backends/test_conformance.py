@@ -1,5 +1,6 @@
 """What every backend promises, asked of each of them in the same words."""
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import anyio
@@ -244,7 +245,7 @@ async def test_case_tells_keys_apart(backend: Backend) -> None:
 )
 async def test_a_key_that_is_no_plain_name_is_refused(backend: Backend, key: str) -> None:
     """Keys that could leave the root, or break a backend, reach none."""
-    calls = [
+    calls: list[Callable[[], Awaitable[object]]] = [
         partial(backend.create, key, b"x"),
         partial(backend.put, key, b"x"),
         partial(backend.get, key, max_bytes=1),
