@@ -27,13 +27,14 @@ async def _check(external: External) -> None:
     except NotFound as error:
         raise CorruptCheckpoint(external.url, "the folder that it refers to is missing") from error
     try:
+        if (found := (await opened.backend.stat(name)).size) != external.size:
+            raise CorruptCheckpoint(external.url, f"it has {found} bytes, and the checkpoint says {external.size}")
         digest = hashlib.sha256()
-        for start in range(0, external.size + 1, _CHUNK_BYTES):
-            digest.update(await opened.backend.get_range(name, start, min(_CHUNK_BYTES, external.size + 1 - start)))
-        found = (await opened.backend.stat(name)).size
+        for start in range(0, external.size, _CHUNK_BYTES):
+            digest.update(await opened.backend.get_range(name, start, min(_CHUNK_BYTES, external.size - start)))
     except NotFound as error:
         raise CorruptCheckpoint(external.url, "the file that it refers to is missing") from error
     finally:
         await opened.backend.aclose()
-    if (found, digest.hexdigest()) != (external.size, external.sha256):
-        raise CorruptCheckpoint(external.url, f"it has {found} bytes or another content than the checkpoint says")
+    if digest.hexdigest() != external.sha256:
+        raise CorruptCheckpoint(external.url, "it has another content than the checkpoint says")

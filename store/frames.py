@@ -55,6 +55,11 @@ def decompress(frame: bytes, raw_size: int, name: str) -> bytes:
     return raw
 
 
+def largest_frame(raw_size: int) -> int:
+    """No frame of that content is larger: zstd stores what does not compress, with a few bytes around each block."""
+    return raw_size + raw_size // 128 + 1024
+
+
 def sha256(data: bytes) -> str:
     """Lower-case hexadecimal sha256."""
     return hashlib.sha256(data).hexdigest()

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from .errors import CorruptCheckpoint, DuplicateRollout, InvalidName
-from .frames import compress_bytes, decompress
+from .frames import compress_bytes, decompress, largest_frame
 from .layout import BlobRef, CheckpointId, Life, check_sha256
 from .limits import Limits
 
@@ -76,6 +76,8 @@ def _decode(line: bytes, name: str, limits: Limits) -> Frame:
         raise CorruptCheckpoint(name, f"a line is malformed ({error})") from error
     if frame.raw_size > limits.frame_bytes + limits.max_record_bytes:
         raise CorruptCheckpoint(name, f"a frame announces {frame.raw_size} bytes, past the limit")
+    if frame.size > largest_frame(frame.raw_size):
+        raise CorruptCheckpoint(name, f"a frame of {frame.raw_size} bytes is said to take {frame.size}")
     return frame
 
 

@@ -29,6 +29,7 @@ _ROLLOUT = re.compile(ROLLOUT_RULE)
 _ATTEMPT_SUFFIX = re.compile(r".*-a[0-9]+")
 _NUMBER = r"(0|[1-9][0-9]{0,17})"
 _POSITIVE = r"([1-9][0-9]{0,17})"
+_TOO_LARGE = 10**18
 _LIFE = re.compile(rf"({ROLLOUT_RULE})/{_NUMBER}\.{_NUMBER}#{_NUMBER}")
 _CHECKPOINT = re.compile(rf"{_POSITIVE}\.{_POSITIVE}")
 _SHA256 = re.compile(SHA256_RULE)
@@ -68,6 +69,11 @@ def check_part_name(value: str) -> str:
     return value
 
 
+def _check_number(value: int, what: str, least: int) -> None:
+    if type(value) is not int or not least <= value < _TOO_LARGE:
+        raise InvalidName(what, value, f"an integer from {least}, of at most 18 digits")
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Life:
     """One start of a rollout, unique in a run for ever; written `<rollout_id>/<epoch>.<attempt>#<n>`."""
@@ -78,6 +84,11 @@ class Life:
     n: int
     """Number of its dispatch in the epoch."""
 
+    def __post_init__(self) -> None:
+        check_rollout_id(self.rollout_id)
+        for number in (self.epoch, self.attempt, self.n):
+            _check_number(number, "number of a life", 0)
+
     def __str__(self) -> str:
         return f"{self.rollout_id}/{self.epoch}.{self.attempt}#{self.n}"
 
@@ -87,7 +98,6 @@ class Life:
         match = _LIFE.fullmatch(text)
         if match is None:
             raise InvalidName("life", text, LIFE_RULE)
-        check_rollout_id(match[1])
         return cls(match[1], int(match[2]), int(match[3]), int(match[4]))
 
 
@@ -97,6 +107,10 @@ class CheckpointId:
 
     epoch: int
     k: int
+
+    def __post_init__(self) -> None:
+        for number in (self.epoch, self.k):
+            _check_number(number, "number of a checkpoint", 1)
 
     def __str__(self) -> str:
         return f"{self.epoch}.{self.k}"

@@ -13,6 +13,7 @@ from .layout import BlobRef, Life
 from .values import BlobPlan, blobs_in, encode_value, parse_exactly, unescape
 
 _ESCAPED = b'"escaped":true,'
+_PAYLOAD = b'"payload":'
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,9 @@ class RawRecord:
         return decode_line(self.line, self.life)
 
     def with_life(self, life: Life) -> "RawRecord":
-        """The same payload under another life of the same rollout."""
+        """The same payload under another life of the same rollout. Raises InvalidRecord for another rollout."""
+        if life.rollout_id != self.life.rollout_id:
+            raise InvalidRecord(self.life.rollout_id, f"{life} is a life of another rollout")
         return RawRecord(life, _head(life) + self.line.removeprefix(_head(self.life)))
 
     @property
@@ -75,13 +78,14 @@ def encode_line(record: Record | RawRecord, plan: BlobPlan) -> Line:
 def _encode_parsed(record: Record, plan: BlobPlan) -> Line:
     value = encode_value(record.payload, plan, record.life.rollout_id)
     middle = _ESCAPED if value.escaped else b""
-    data = b"".join((_head(record.life), middle, b'"payload":', value.data, b"}"))
+    data = b"".join((_head(record.life), middle, _PAYLOAD, value.data, b"}"))
     return Line(data, value.outgoing, value.blobs)
 
 
 def _encode_raw(record: RawRecord, plan: BlobPlan) -> Line:
-    if not record.line.startswith(_head(record.life)):
-        raise InvalidRecord(record.life.rollout_id, "the raw line does not begin with its life")
+    start = _head(record.life) + (_ESCAPED if record.escaped else b"") + _PAYLOAD
+    if not (record.line.startswith(start) and record.line.endswith(b"}")):
+        raise InvalidRecord(record.life.rollout_id, "the raw line does not begin with its life and payload")
     blobs = record.parse().blobs if record.escaped else ()
     for ref in blobs:
         if not plan.allows(ref):

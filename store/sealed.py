@@ -7,17 +7,21 @@ bit is found. Manifests, chain entries and format.json are such documents.
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from .errors import StoreError, UnsupportedVersion
+from .errors import InvalidInput, StoreError, UnsupportedVersion
 
 _MIDDLE = b',"sha256":"'
 _END = b'"}\n'
 _TAIL_BYTES = len(_MIDDLE) + 64 + len(_END)
+
+INT_MIN, INT_MAX = -(2**63), 2**64 - 1
+"""The integers that are read back exactly: signed or unsigned, in 64 bits."""
 
 FORMAT_MAJOR = 1
 FORMAT_MINOR = 0
@@ -29,8 +33,14 @@ Damage = Callable[[str, str], StoreError]
 
 
 def seal(document: dict[str, Any]) -> bytes:
-    """The bytes of a document with its digest. `document` must be a non-empty JSON object without a `sha256` key."""
-    body = orjson.dumps(document)[:-1]
+    """The bytes of a document with its digest. `document` must be a non-empty JSON object without a `sha256` key.
+
+    Raises InvalidInput where a text or number in it has no JSON form.
+    """
+    try:
+        body = orjson.dumps(document)[:-1]
+    except TypeError as error:
+        raise InvalidInput(f"a {document.get('format', 'document')} cannot be written ({error})") from error
     return body + _MIDDLE + hashlib.sha256(body).hexdigest().encode() + _END
 
 
@@ -50,9 +60,15 @@ def unseal(name: str, data: bytes, damage: Damage) -> dict[str, Any]:
 
 
 def parse_strictly(name: str, data: bytes, damage: Damage) -> dict[str, Any]:
-    """Parse a JSON object; duplicate keys, NaN, invalid UTF-8 and bottomless nesting are refused."""
+    """Parse a JSON object; duplicate keys, NaN, numbers out of range, bad UTF-8 and bottomless nesting are refused."""
     try:
-        value = json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
+        value = json.loads(
+            data.decode(),
+            object_pairs_hook=_unique,
+            parse_constant=_no_constant,
+            parse_float=_finite,
+            parse_int=_at_most_64_bits,
+        )
     except (ValueError, RecursionError) as error:
         raise damage(name, f"it is not strict JSON ({_reason(error)})") from error
     if not isinstance(value, dict):
@@ -68,7 +84,7 @@ def load_model(model: type[Model], name: str, data: bytes, damage: Damage) -> Mo
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(step) for step in first["loc"])
-        raise damage(name, f"field {where!r}: {first['msg']}") from error
+        raise damage(name, f"field {where!r:.200}: {first['msg']:.200}") from error
 
 
 def check_version(name: str, document: dict[str, Any], damage: Damage) -> None:
@@ -95,6 +111,20 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("a number is too large for a float")
+    return value
+
+
+def _at_most_64_bits(text: str) -> int:
+    value = int(text)
+    if not INT_MIN <= value <= INT_MAX:
+        raise ValueError("an integer has more than 64 bits")
+    return value
 
 
 def _reason(error: BaseException) -> str:

@@ -13,18 +13,15 @@ Result = TypeVar("Result")
 
 @asynccontextmanager
 async def open_group() -> AsyncIterator[TaskGroup]:
-    """A task group that raises the first failure bare; the other tasks were cancelled because of it."""
+    """A task group that raises the first failure bare; the other tasks were cancelled because of it.
+
+    A group of errors that the body itself raises comes out as it is.
+    """
     try:
         async with anyio.create_task_group() as group:
             yield group
     except BaseExceptionGroup as error:
-        raise _first(error) from None
-
-
-def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+        raise error.exceptions[0] from error.exceptions[0].__cause__
 
 
 async def map_bounded(job: Callable[[Item], Awaitable[Result]], items: Iterable[Item], limit: int) -> list[Result]:

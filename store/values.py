@@ -13,8 +13,10 @@ import binascii
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, NoReturn
 
 import orjson
@@ -22,10 +24,12 @@ import orjson
 from .errors import CorruptCheckpoint, InvalidName, InvalidRecord
 from .layout import BlobRef, CheckpointId, check_sha256
 from .limits import Limits
+from .sealed import INT_MAX, INT_MIN
 
 _OPTIONS = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
-_INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
 _BYTES, _BLOB = "$bytes", "$blob"
+_NO_FRAGMENTS = sys.getrefcount(orjson.Fragment)
+"""Each Fragment refers to its type: while there are no more references than at import, there is none to look for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +92,11 @@ def _dump(owner: str, value: Any, default: Callable[[Any], Any]) -> bytes:
             raise error.__cause__ from None
         raise InvalidRecord(owner, str(error.__cause__ or error)) from error
     # orjson writes NaN and infinity as null, so only a value with a null in it can hide one.
-    if b"null" in data and _any_not_finite(value):
+    if b"null" in data and _holds(value, _is_not_finite):
         raise InvalidRecord(owner, "NaN and infinity have no JSON form")
+    # orjson copies a Fragment as it is, and nobody has checked that it is JSON.
+    if sys.getrefcount(orjson.Fragment) > _NO_FRAGMENTS and _holds(value, _is_fragment):
+        raise InvalidRecord(owner, "a value of type Fragment may hold anything")
     return data
 
 
@@ -103,18 +110,28 @@ def _refuse(value: Any) -> NoReturn:
     raise TypeError(f"a value of type {type(value).__name__} has no JSON form")
 
 
-def _any_not_finite(value: Any) -> bool:
+def _holds(value: Any, test: Callable[[Any], bool]) -> bool:
+    """Whether `test` is true of any leaf; lists of numbers or text alone are passed over."""
     pending = [value]
     while pending:
         item = pending.pop()
-        if type(item) is float:
-            if not math.isfinite(item):
-                return True
-        elif type(item) is dict:
+        if type(item) is dict:
             pending.extend(item.values())
-        elif type(item) in (list, tuple) and set(map(type, item)) - {int, str}:
-            pending.extend(item)
+        elif type(item) in (list, tuple):
+            pending.extend(item if set(map(type, item)) - {int, str} else ())
+        elif isinstance(item, Enum):
+            pending.append(item.value)
+        elif test(item):
+            return True
     return False
+
+
+def _is_not_finite(leaf: Any) -> bool:
+    return type(leaf) is float and not math.isfinite(leaf)
+
+
+def _is_fragment(leaf: Any) -> bool:
+    return type(leaf) is orjson.Fragment
 
 
 class _Escape:
@@ -131,11 +148,11 @@ class _Escape:
             return self._bytes(bytes(value))
         if isinstance(value, BlobRef):
             return self._kept(value)
-        if isinstance(value, dict):
+        if type(value) is dict:
             return {_escape_key(key): self.value(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
+        if type(value) in (list, tuple):
             return [self.value(item) for item in value]
-        return value
+        return value  # What is neither, subclasses too, is up to orjson, as in a value without bytes.
 
     def _bytes(self, data: bytes) -> dict[str, Any]:
         limits = self._plan.limits
@@ -161,7 +178,7 @@ class _Escape:
 
 
 def _escape_key(key: Any) -> Any:
-    return f"${key}" if isinstance(key, str) and key.startswith("$") else key
+    return f"${key}" if type(key) is str and key.startswith("$") else key
 
 
 def parse_exactly(data: bytes, name: str) -> Any:
@@ -183,7 +200,7 @@ def _check_exact(data: bytes) -> None:
             raise ValueError("a key appears twice")
 
     def integer(text: str) -> None:
-        if not _INT_MIN <= int(text) <= _INT_MAX:
+        if not INT_MIN <= int(text) <= INT_MAX:
             raise ValueError("an integer has more than 64 bits")
 
     json.loads(data, object_pairs_hook=unique, parse_int=integer)

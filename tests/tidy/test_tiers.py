@@ -57,7 +57,8 @@ def test_the_tiers_are_those_that_pytest_knows() -> None:
     """The tiers here, the markers that pytest accepts and the page for contributors are the same."""
     options = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    assert [marker.partition(":")[0] for marker in options["markers"]] == list(TIERS)
+    names = [marker.partition(":")[0] for marker in options["markers"]]
+    assert [name for name in names if "(" not in name] == list(TIERS)
     assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == list(TIERS)
 
 
