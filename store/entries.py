@@ -208,13 +208,15 @@ def refuse(state: State, known: Known, epoch: int, action: Action) -> StoreError
         return _refuse_claim(state, known, epoch, action.base)
     if epoch < state.epoch:
         return Fenced(epoch, state.epoch)
+    if epoch > state.epoch:
+        return InvalidInput(f"epoch {epoch} was never claimed")
     match action:
         case Publication(ref=ref):
             return _refuse_publication(state, known, epoch, ref)
         case Import(ref=ref, needs=needs):
-            return _refuse_planned(state, needs) or _refuse_existing(known, ref)
+            return _refuse_needs(known, needs) or _refuse_existing(known, ref)
         case Deletion(checkpoints=checkpoints):
-            return _refuse_deletion(state, checkpoints)
+            return _refuse_deletion(state, known, checkpoints)
         case DeletionEnd(plan=plan) if all(p.n != plan for p in state.plans):
             return InvalidInput(f"entry {plan} is not an open deletion plan")
         case _:
@@ -230,7 +232,9 @@ def _refuse_claim(state: State, known: Known, epoch: int, base: Ref | None) -> S
         return InvalidInput(f"a claim of epoch {epoch} cannot continue checkpoint {base.checkpoint} of a later epoch")
     if base.checkpoint in known.deleted:
         return CheckpointDeleted(str(base.checkpoint), known.deleted[base.checkpoint])
-    return None if known.refs.get(base.checkpoint, base) == base else _conflict(base)
+    if base.checkpoint not in known.refs:
+        return InvalidInput(f"checkpoint {base.checkpoint} is not on the chain and cannot be a base")
+    return None if known.refs[base.checkpoint] == base else _conflict(base)
 
 
 def _refuse_publication(state: State, known: Known, epoch: int, ref: Ref) -> StoreError | None:
@@ -248,18 +252,16 @@ def _refuse_existing(known: Known, ref: Ref) -> StoreError | None:
     return None if known.refs.get(ref.checkpoint, ref) == ref else _conflict(ref)
 
 
-def _refuse_planned(state: State, needs: tuple[CheckpointId, ...]) -> StoreError | None:
-    for plan in state.plans:
-        for checkpoint in needs:
-            if checkpoint in plan.checkpoints:
-                return CheckpointDeleted(str(checkpoint), plan.n)
-    return None
+def _refuse_needs(known: Known, needs: tuple[CheckpointId, ...]) -> StoreError | None:
+    """An ended plan counts as well: the copy may have found a blob that went since, and a slow pruner still deletes."""
+    gone = next((checkpoint for checkpoint in needs if checkpoint in known.deleted), None)
+    return CheckpointDeleted(str(gone), known.deleted[gone]) if gone else None
 
 
-def _refuse_deletion(state: State, checkpoints: tuple[CheckpointId, ...]) -> StoreError | None:
+def _refuse_deletion(state: State, known: Known, checkpoints: tuple[CheckpointId, ...]) -> StoreError | None:
     if state.head and state.head.checkpoint in checkpoints:
         return InvalidInput(f"checkpoint {state.head.checkpoint} is the head and is never deleted")
-    unfinished = [c for c in checkpoints if is_open(state, c)]
+    unfinished = [c for c in checkpoints if c not in known.refs and is_open(state, c)]
     return InvalidInput(f"checkpoint {unfinished[0]} may still be published") if unfinished else None
 
 
