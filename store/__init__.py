@@ -42,6 +42,7 @@ from .errors import (
     UnsupportedStore,
     UnsupportedVersion,
 )
+from .findings import Finding
 from .layout import BlobRef, CheckpointId, Life, ProcessName
 from .limits import DEFAULT_LIMITS, Limits
 from .manifest import AggregateManifest, Agreement, External, ParticipantManifest, ParticipantRef, Tally
@@ -52,6 +53,7 @@ from .records import RawRecord, Record
 from .retention import Candidate, Decision, Retention, decide
 from .root import Store, open_store
 from .secrets import SecretHit, scan
+from .verify import VerifyReport, verify_store
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -83,6 +85,7 @@ __all__ = [
     "Entry",
     "External",
     "Fenced",
+    "Finding",
     "ForeignObject",
     "IOFailed",
     "Import",
@@ -132,6 +135,7 @@ __all__ = [
     "UnsafeObject",
     "UnsupportedStore",
     "UnsupportedVersion",
+    "VerifyReport",
     "claim",
     "decide",
     "find_checkpoint",
@@ -144,4 +148,5 @@ __all__ = [
     "refuse_if_alive",
     "scan",
     "survey",
+    "verify_store",
 ]

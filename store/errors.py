@@ -250,6 +250,8 @@ class CorruptChain(StoreError):
     """A chain entry is damaged or missing."""
 
     def __init__(self, name: str, reason: str) -> None:
+        self.name = name
+        self.reason = reason
         super().__init__(
             f"{name} is damaged: {reason}",
             hint="Restore this file from a copy; nothing is decided while the chain cannot be read",
