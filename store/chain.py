@@ -17,12 +17,13 @@ from collections.abc import Callable
 
 from .backends.base import Backend
 from .entries import Action, Claim, Entry, Known, Ref, State, advance, next_epoch, refuse
-from .errors import AccessDenied, AlreadyExists, CorruptChain, NotFound
+from .errors import AccessDenied, AlreadyExists, BackendError, CorruptChain, NotFound, OutcomeUnknown
 from .layout import CHAIN_PREFIX, entry_key, parse_entry_key
 from .limits import DEFAULT_LIMITS, Limits
 from .sealed import load_model, seal
 from .tasks import map_bounded
 
+_READ_STEP = 1000
 Decide = Callable[["Chain"], Action | Entry]
 """Chooses the action for the state at hand, or names the entry that already says it; raises to refuse."""
 
@@ -65,11 +66,15 @@ class Chain:
 
         A claim takes the next epoch of the state that it finds.
         Raises what `decide` or the rules of `store.entries` refuse with, and OutcomeUnknown where the store did not
-        answer in time: then `refresh` tells, or the same call again.
+        answer in time: then `refresh` tells, or the same call again with the same `token`.
         """
+        repeated = token is not None
         token = token or secrets.token_hex(16)
         while True:
             await self.refresh()
+            own = self._find_token(token) if repeated else None
+            if own is not None:
+                return own
             decided = decide(self)
             if isinstance(decided, Entry):
                 return decided
@@ -94,11 +99,21 @@ class Chain:
             await self._backend.create(entry_key(entry.n), seal(entry.model_dump(mode="json")))
         except AlreadyExists:
             # Perhaps our own, from a try whose reply was lost.
-            found = await self._read(entry.n)
+            found = await self._read_taken(entry.n)
             self._add(found)
             return found.token == entry.token
         self._add(entry)
         return True
+
+    async def _read_taken(self, n: int) -> Entry:
+        """What took a slot that we tried; where it cannot be read, nobody can say whether it is ours."""
+        try:
+            return await self._read(n)
+        except BackendError as error:
+            raise OutcomeUnknown("create", entry_key(n), f"the slot is taken and cannot be read: {error}") from error
+
+    def _find_token(self, token: str) -> Entry | None:
+        return next((entry for entry in reversed(self.entries) if entry.token == token), None)
 
     async def _hint(self) -> int:
         try:
@@ -116,8 +131,11 @@ class Chain:
             except NotFound as error:
                 raise CorruptChain(entry_key(n), f"it is missing, and entry {last} exists") from error
 
-        for entry in await map_bounded(read, range(1, last + 1), self._limits.requests_in_flight):
-            self._add(entry)
+        # In steps, so that a stray object with a huge number costs no more than the first of them.
+        for start in range(1, last + 1, _READ_STEP):
+            numbers = range(start, min(start + _READ_STEP, last + 1))
+            for entry in await map_bounded(read, numbers, self._limits.requests_in_flight):
+                self._add(entry)
 
     async def _read(self, n: int) -> Entry:
         key = entry_key(n)
