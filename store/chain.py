@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from .backends.base import Backend
 from .entries import Action, Claim, Entry, Known, Ref, State, advance, next_epoch, refuse
-from .errors import AccessDenied, AlreadyExists, BackendError, CorruptChain, NotFound, OutcomeUnknown
+from .errors import AccessDenied, AlreadyExists, BackendError, CorruptChain, NotFound, ObjectTooLarge, OutcomeUnknown
 from .layout import CHAIN_PREFIX, entry_key, parse_entry_key
 from .limits import DEFAULT_LIMITS, Limits
 from .sealed import load_model, seal
@@ -139,7 +139,10 @@ class Chain:
 
     async def _read(self, n: int) -> Entry:
         key = entry_key(n)
-        data = await self._backend.get(key, max_bytes=self._limits.max_entry_bytes)
+        try:
+            data = await self._backend.get(key, max_bytes=self._limits.max_entry_bytes)
+        except ObjectTooLarge as error:
+            raise CorruptChain(key, error.message) from error
         entry = load_model(Entry, key, data, CorruptChain)
         if entry.n != n or entry.run_id != self.run_id:
             raise CorruptChain(key, f"it says that it is entry {entry.n} of run {entry.run_id}")
