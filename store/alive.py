@@ -67,7 +67,7 @@ async def refuse_if_alive(store: Store, epoch: int) -> None:
         async with store.backend.lock(lock_key(epoch)) as free:
             if not free:
                 raise ControllerAlive(store.url, f"the lock of epoch {epoch} is held")
-        if first is not None and first.host == host_identity():
+        if first is not None and first.host == await anyio.to_thread.run_sync(host_identity):
             return
     await anyio.sleep(2 * (first.beat_s if first else store.limits.liveness_beat_s))
     second = await _read(store, epoch)
