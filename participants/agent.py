@@ -38,7 +38,7 @@ class Next:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Final:
     """The end of an activation, with its Responses object."""
 
     response: dict[str, Any]
@@ -90,7 +90,7 @@ class Agent(Holder[Session]):
         """The first state of an activation, from its request body. Makes no call."""
 
     @abstractmethod
-    async def step(self, context: "StepContext", state: Any) -> Next | Done:
+    async def step(self, context: "StepContext", state: Any) -> Next | Final:
         """The next boundary, or the end. At most one call through the context."""
 
     async def handle(self, request: Request) -> Reply:
@@ -145,17 +145,17 @@ class Agent(Holder[Session]):
         while True:
             await self.gate.wait_open()
             outcome = await self._one_step(held, held.state.activation)
-            if isinstance(outcome, Done):
+            if isinstance(outcome, Final):
                 return outcome.response
             held.state.activation = outcome
 
-    async def _one_step(self, held: Held[Session], activation: Activation) -> "Activation | Done":
+    async def _one_step(self, held: Held[Session], activation: Activation) -> "Activation | Final":
         began = self.gate.active_time()
         async with AsyncExitStack() as steps:
             context = StepContext(self, held, activation, steps, self._time_left(activation))
             outcome = await self.step(context, activation.state)
             spent = activation.active_s + self.gate.active_time() - began
-            if isinstance(outcome, Done):
+            if isinstance(outcome, Final):
                 return outcome
             following = replace(activation, state=outcome.state, boundary=activation.boundary + 1, active_s=spent)
             held.state.activation = following  # Before the step ends, so that a prepare finds the boundary.

@@ -1,8 +1,8 @@
 """Simple Agent: a tool loop over the OpenAI Responses or Chat Completions API.
 
 State: the items so far (input, outputs, tool outputs; always in the form of the Responses API), the tool calls of
-the last reply still to be made, the number of model calls, and the summed usage. Each tool call of a reply is made in order,
-with a boundary after each. The loop ends when a reply calls no tool, is incomplete or a refusal, or a budget is spent.
+the last reply still to be made, the number of model calls, and the summed usage. Each tool call is made in
+order, with a boundary after each. The loop ends when a reply calls no tool, is incomplete or a refusal, or a budget is spent.
 
 Bad JSON arguments and unknown tools become a tool output that tells the model, and nothing is called. An empty reply
 ends as `incomplete`. Ids are made from the rollout, so that a continued run gives the same response as an
@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import orjson
 
-from .agent import Agent, Done, Next, Session, StepContext
+from .agent import Agent, Final, Next, Session, StepContext
 from .chat_items import from_chat, to_chat
 from .data import Reply
 from .errors import Code, ParticipantError
@@ -41,7 +41,7 @@ class SimpleAgent(Agent):
         parameters = {key: value for key, value in body.items() if key != "input"}
         return {"items": items, "given": len(items), "parameters": parameters, "pending": [], "steps": 0, "usage": {}}
 
-    async def step(self, context: StepContext, state: Any) -> Next | Done:
+    async def step(self, context: StepContext, state: Any) -> Next | Final:
         """One tool call if any is pending, else one model call."""
         if context.time_left_s == 0.0:
             return self._done(context, state, "wall_time")
@@ -51,7 +51,7 @@ class SimpleAgent(Agent):
             return self._done(context, state, "max_steps")
         return await self._model_step(context, state)
 
-    async def _model_step(self, context: StepContext, state: Any) -> Next | Done:
+    async def _model_step(self, context: StepContext, state: Any) -> Next | Final:
         body = {**state["parameters"], "input": state["items"]}
         reply = await context.model(_ROUTES[self.dialect], to_chat(body) if self.dialect == "chat" else body)
         if not reply.ok:
@@ -92,7 +92,7 @@ class SimpleAgent(Agent):
             return _tool_error("the arguments are not a JSON object")
         return _text_of(await context.tool(name, arguments))
 
-    def _done(self, context: StepContext, state: Any, reason: str | None) -> Done:
+    def _done(self, context: StepContext, state: Any, reason: str | None) -> Final:
         output = state["items"][state["given"] :]
         seed = f"{context.life.rollout_id}:{state['steps']}:{len(output)}"
         response = {
@@ -104,7 +104,7 @@ class SimpleAgent(Agent):
             "usage": state["usage"],
             "metadata": {"midflight_steps": str(state["steps"])},
         }
-        return Done(response)
+        return Final(response)
 
 
 def _tool_name(tool: Mapping[str, Any]) -> Any:

@@ -1,0 +1,213 @@
+"""Coordination: the workflows a controller awaits. They hold no state between calls.
+
+The controller's duties:
+1. After `prepare` returns it takes the scope and its own state in one step, and processes no result, dispatch or retire
+   from then until `renew` has succeeded or it has aborted.
+2. Every dispatched, undelivered rollout is in exactly one of scope, restarts and dropped.
+3. It acknowledges a result only when that survives its own crash and no higher claim stands on the chain.
+4. It publishes only after one renew that succeeded everywhere after the last commit reply, and with equal tallies.
+`orchestrator.rounds` wraps 1 and 4 so that they cannot be had in the wrong order.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import anyio
+from pydantic import BaseModel
+
+from participants import (
+    Abort,
+    Activate,
+    Blocker,
+    Commit,
+    Committed,
+    Done,
+    Prepare,
+    Prepared,
+    Renew,
+    Renewed,
+    Resume,
+    Retire,
+    Retired,
+    Stage,
+    Sum,
+)
+from store import CheckpointId, Life, Ref
+
+from .errors import (
+    CommitFailed,
+    ControlFailed,
+    CoordinationError,
+    PrepareFailed,
+    RenewFailed,
+    RestoreFailed,
+    TalliesDiffer,
+)
+from .fleet import PREPARE_ORDER, RESUME_ORDER, Fleet, Member, Outcome, ask_all, failures_of
+
+Answer = TypeVar("Answer", bound=BaseModel)
+GRACE_S = 5.0
+"""How much longer than its own timeout a participant may take to answer before it counts as hanging."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """What prepare found. Where it is not `prepared`, prepare the same round again, or resume, or resume and retire."""
+
+    prepared: bool
+    blockers: tuple[Blocker, ...]
+    """The oldest few of each participant."""
+    blocker_count: int
+    restarts: frozenset[Life]
+
+
+async def prepare(fleet: Fleet, round_: CheckpointId, *, timeout_s: float, lease_s: float) -> Standstill:
+    """Close admission and park all work, kind after kind, under one deadline.
+
+    Returns with blockers where the deadline came first, admission still closed. Raises PrepareFailed, after an abort,
+    where a participant failed or hung.
+    """
+    deadline = anyio.current_time() + timeout_s
+    blockers: list[Blocker] = []
+    restarts: set[Life] = set()
+    count = 0
+    for kind in PREPARE_ORDER:
+        left = max(0.001, deadline - anyio.current_time())
+
+        def message(member: Member, left: float = left) -> Prepare:
+            return Prepare(**fleet.envelope(member), round=round_, timeout_s=left, lease_s=lease_s)
+
+        outcomes = await ask_all(fleet.of_kind(kind), message, Prepared, timeout_s=left + GRACE_S)
+        if failures := failures_of(outcomes):
+            await _abort_quietly(fleet, round_)
+            raise PrepareFailed(failures)
+        for answer in (outcome.answer for outcome in outcomes if outcome.answer is not None):
+            blockers.extend(answer.blockers)
+            restarts.update(answer.restarts)
+            count += answer.blocker_count
+    return Standstill(not count, tuple(blockers), count, frozenset(restarts))
+
+
+async def commit(
+    fleet: Fleet, round_: CheckpointId, scope: Sequence[Life], parent: Ref | None, *, timeout_s: float
+) -> list[Committed]:
+    """Let every participant write the scope's records. Raises CommitFailed and TalliesDiffer."""
+
+    def message(member: Member) -> Commit:
+        return Commit(**fleet.envelope(member), round=round_, scope=tuple(scope), parent=parent)
+
+    outcomes = await ask_all(fleet.members, message, Committed, timeout_s=timeout_s)
+    answers = _all_or(CommitFailed, outcomes)
+    check_tallies(fleet, answers)
+    return answers
+
+
+def check_tallies(fleet: Fleet, answers: Sequence[Committed]) -> None:
+    """Every pair of participants agrees on what is between them. Raises TalliesDiffer, naming each pair."""
+    sums: dict[tuple[str, str], Sum] = {}
+    for answer in answers:
+        own = f"{answer.manifest.kind}.{answer.manifest.name}"
+        for tally in answer.tallies:
+            pair = (own, f"{tally.kind}.{tally.name}")
+            sums[pair] = sums.get(pair, Sum()).join(Sum.parse(tally.count, tally.digest))
+    known = {f"{member.capabilities.kind}.{member.capabilities.name}" for member in fleet.members}
+    differing = {
+        f"{one} and {other}": f"{total.count} against {sums.get((other, one), Sum()).count} sessions"
+        for (one, other), total in sums.items()
+        if other in known and total != sums.get((other, one), Sum())
+    }
+    if differing:
+        raise TalliesDiffer(differing)
+
+
+async def renew(fleet: Fleet, round_: CheckpointId, *, lease_s: float) -> None:
+    """Extend every lease: after the last commit reply, proof that all stood still together. Raises RenewFailed."""
+
+    def message(member: Member) -> Renew:
+        return Renew(**fleet.envelope(member), round=round_, lease_s=lease_s)
+
+    _all_or(RenewFailed, await ask_all(fleet.members, message, Renewed))
+
+
+async def resume(fleet: Fleet, round_: CheckpointId) -> None:
+    """Reopen admission everywhere, kind after kind. Raises ControlFailed after having tried all."""
+    await _end(fleet, round_, Resume)
+
+
+async def abort(fleet: Fleet, round_: CheckpointId) -> None:
+    """Cancel the round's work everywhere. Raises ControlFailed after having tried all."""
+    await _end(fleet, round_, Abort)
+
+
+async def restore(
+    fleet: Fleet, round_: CheckpointId, checkpoint: Ref, scope: Collection[Life], *, timeout_s: float
+) -> None:
+    """Stage on all, then activate on all, or nothing: after RestoreFailed every participant was told to abort."""
+    lives = tuple(scope)
+    shards = _shards(fleet)
+
+    def stage(member: Member) -> Stage:
+        return Stage(
+            **fleet.envelope(member), round=round_, checkpoint=checkpoint, scope=lives, shard=shards[member.name]
+        )
+
+    def activate(member: Member) -> Activate:
+        return Activate(**fleet.envelope(member), round=round_)
+
+    steps: list[Callable[[Member], BaseModel]] = [stage, activate]
+    for step in steps:
+        outcomes = await ask_all(fleet.members, step, Done, timeout_s=timeout_s)
+        if failures := failures_of(outcomes):
+            await _abort_quietly(fleet, round_)
+            raise RestoreFailed(failures)
+
+
+def _shards(fleet: Fleet) -> dict[str, tuple[int, int]]:
+    """Which part of its participant's records each process takes."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for member in fleet.members:
+        groups.setdefault((member.capabilities.kind, member.capabilities.name), []).append(member.name)
+    return {name: (number, len(names)) for names in groups.values() for number, name in enumerate(sorted(names))}
+
+
+async def retire(fleet: Fleet, lives: Sequence[Life], *, timeout_s: float) -> frozenset[Life]:
+    """Stop lives everywhere, wait until they have stopped, free their state; returns those not stopped in time."""
+    not_stopped: set[Life] = set()
+    for kinds in (("environment",), ("agent",), ("model", "resources")):
+        members = tuple(member for kind in kinds for member in fleet.of_kind(kind))
+
+        def message(member: Member) -> Retire:
+            return Retire(**fleet.envelope(member), lives=tuple(lives), timeout_s=timeout_s)
+
+        outcomes = await ask_all(members, message, Retired, timeout_s=timeout_s + GRACE_S)
+        for answer in _all_or(ControlFailed, outcomes):
+            not_stopped.update(answer.not_stopped)
+    return frozenset(not_stopped)
+
+
+async def _end(fleet: Fleet, round_: CheckpointId, kind_of_end: type[Resume] | type[Abort]) -> None:
+    failures: dict[str, BaseException | str] = {}
+
+    def message(member: Member) -> BaseModel:
+        return kind_of_end(**fleet.envelope(member), round=round_)
+
+    for kind in RESUME_ORDER:
+        failures |= failures_of(await ask_all(fleet.of_kind(kind), message, Done))
+    if failures:
+        raise ControlFailed(failures)
+
+
+async def _abort_quietly(fleet: Fleet, round_: CheckpointId) -> None:
+    """Abort after a failure, which is the one to be reported; a lease ends what does not hear this."""
+    with anyio.CancelScope(shield=True):
+        try:
+            await abort(fleet, round_)
+        except ControlFailed:
+            return
+
+
+def _all_or(error: type[CoordinationError], outcomes: Sequence[Outcome[Answer]]) -> list[Answer]:
+    if failures := failures_of(outcomes):
+        raise error(failures)
+    return [outcome.answer for outcome in outcomes if outcome.answer is not None]

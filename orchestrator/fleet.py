@@ -1,0 +1,138 @@
+"""A fleet: the participant processes of a run as the controller knows them, and calls to all of them at once.
+
+A participant that fails or hangs is data: `ask_all` returns an outcome a member and never cancels the others.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+import anyio
+from pydantic import BaseModel
+
+from participants import Adopt, Adopted, Capabilities, Floor, ParticipantError
+
+from .errors import ControlFailed
+from .links import Link
+
+Answer = TypeVar("Answer", bound=BaseModel)
+
+PREPARE_ORDER = ("environment", "model", "agent", "resources")
+RESUME_ORDER = ("resources", "agent", "model", "environment")
+CALL_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One participant process, as discovered."""
+
+    link: Link
+    capabilities: Capabilities
+
+    @property
+    def name(self) -> str:
+        """`<kind>.<name>/<process>`."""
+        c = self.capabilities
+        return f"{c.kind}.{c.name}/{c.process}"
+
+    @property
+    def kind(self) -> str:
+        """Its kind."""
+        return self.capabilities.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[Answer]):
+    """What one member answered."""
+
+    member: Member
+    answer: Answer | None
+    failure: Exception | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All members, and what every control call carries. Immutable: a new epoch or floor is a new fleet."""
+
+    members: tuple[Member, ...]
+    run: str
+    epoch: int = 0
+    floor: Floor = field(default_factory=Floor)
+
+    def envelope(self, member: Member) -> dict[str, Any]:
+        """Run, epoch, floor and incarnation for one member."""
+        return {
+            "run": self.run,
+            "epoch": self.epoch,
+            "floor": self.floor,
+            "incarnation": member.capabilities.incarnation,
+        }
+
+    def of_kind(self, kind: str) -> tuple[Member, ...]:
+        """The members of one kind."""
+        return tuple(member for member in self.members if member.kind == kind)
+
+    def with_floor(self, floor: Floor) -> "Fleet":
+        """The same with a raised floor."""
+        return replace(self, floor=max(self.floor, floor))
+
+
+async def discover(links: Sequence[Link], run: str) -> Fleet:
+    """Ask every process what it is. Raises ControlFailed, naming those that do not answer."""
+    found: list[Member | None] = [None] * len(links)
+    failures: dict[str, BaseException | str] = {}
+
+    async def ask(position: int) -> None:
+        try:
+            with anyio.fail_after(CALL_TIMEOUT_S):
+                found[position] = Member(links[position], await links[position].capabilities())
+        except (ParticipantError, TimeoutError, OSError) as error:
+            failures[repr(links[position])] = error
+
+    async with anyio.create_task_group() as group:
+        for position in range(len(links)):
+            group.start_soon(ask, position)
+    if failures:
+        raise ControlFailed(failures)
+    return Fleet(tuple(member for member in found if member is not None), run)
+
+
+async def ask_all(
+    members: Sequence[Member],
+    message: Callable[[Member], BaseModel],
+    answer: type[Answer],
+    *,
+    timeout_s: float = CALL_TIMEOUT_S,
+) -> list[Outcome[Answer]]:
+    """Send each member its message, all at once, under one deadline; an outcome for each, in order."""
+    outcomes: list[Outcome[Answer]] = [Outcome(member, None, TimeoutError("no answer in time")) for member in members]
+
+    async def ask(position: int, member: Member) -> None:
+        try:
+            outcomes[position] = Outcome(member, await member.link.send(message(member), answer), None)
+        except Exception as error:  # A bad participant is data: whatever it raised is reported, by name.
+            outcomes[position] = Outcome(member, None, error)
+
+    with anyio.move_on_after(timeout_s):
+        async with anyio.create_task_group() as group:
+            for position, member in enumerate(members):
+                group.start_soon(ask, position, member)
+    return outcomes
+
+
+def failures_of(outcomes: Sequence[Outcome[Any]]) -> dict[str, BaseException | str]:
+    """The failed ones, by name."""
+    return {outcome.member.name: outcome.failure for outcome in outcomes if outcome.failure is not None}
+
+
+async def adopt(fleet: Fleet, epoch: int, floor: Floor | None = None) -> tuple[Fleet, dict[str, Adopted]]:
+    """Make a newly claimed epoch known everywhere, before anything else. Raises ControlFailed."""
+    lifted = replace(fleet, epoch=epoch, floor=max(fleet.floor, floor or Floor(epoch, 0)))
+
+    def message(member: Member) -> Adopt:
+        return Adopt(**lifted.envelope(member))
+
+    outcomes = await ask_all(fleet.members, message, Adopted)
+    if failures := failures_of(outcomes):
+        raise ControlFailed(failures)
+    return lifted, {o.member.name: o.answer for o in outcomes if o.answer is not None}

@@ -1,0 +1,136 @@
+"""One checkpoint as an async context manager, so that its order cannot be got wrong.
+
+    async with checkpoint(fleet, controller, limits) as standstill:
+        # Everything stands still. Take the scope and your own state here, in one step, and nothing else.
+        standstill.take(scope=lives, state=my_state, output=segments)
+
+On leaving the block: commit, renew, resume, publish. Work goes on as soon as the renew has succeeded; the checkpoint
+exists once the block is left without an error. An exception in the block, or any failure before the renew, aborts the
+round: everyone works on, and earlier checkpoints are intact.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+
+from store import CheckpointId, Controller, Draft, External, Life, ParticipantRef, Ref, Segment
+
+from .coordination import Standstill, abort, commit, prepare, renew, resume
+from .errors import ControlFailed, CoordinationError
+from .fleet import Fleet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundLimits:
+    """How long the steps of a round may take, in seconds."""
+
+    prepare_timeout_s: float = 30.0
+    more_time_s: float = 30.0
+    """Given once, where blockers were left at the first deadline."""
+    commit_timeout_s: float = 300.0
+    publish_timeout_s: float = 60.0
+    lease_s: float = 120.0
+
+
+class Blocked(CoordinationError):
+    """Blockers were left at the deadline; the round was resumed, and nothing was written."""
+
+    what = "blocked"
+    hint = "Give more time, or retire the blockers; work goes on"
+
+    def __init__(self, standstill: Standstill) -> None:
+        """`standstill` has the blockers."""
+        self.standstill = standstill
+        super().__init__({f"{b.participant} {b.life}": f"{b.step}: {b.reason}" for b in standstill.blockers})
+
+
+@dataclass(slots=True)
+class Round:
+    """An open round while everything stands still."""
+
+    id: CheckpointId
+    standstill: Standstill
+    parent: Ref | None
+    scope: Sequence[Life] | None = None
+    taken: dict[str, Any] = field(default_factory=dict)
+    published: Ref | None = None
+    """Set once the checkpoint exists."""
+    held_s: float = 0.0
+    """For how long admission was closed."""
+
+    def take(
+        self,
+        *,
+        scope: Sequence[Life],
+        restarts: Sequence[Life] = (),
+        dropped: Mapping[Life, str] | None = None,
+        state: Any = None,
+        externals: Sequence[External] = (),
+        output: Sequence[Segment] = (),
+        fingerprint: Mapping[str, str] | None = None,
+        tags: Sequence[str] = (),
+    ) -> None:
+        """Say what the checkpoint has of the controller: every dispatched, undelivered rollout in one of three sets,
+        its own state (JSON and bytes), files that it wrote itself, and the length of its output.
+        """
+        self.scope = scope
+        self.taken = {
+            "restarts": restarts,
+            "dropped": dropped or {},
+            "state": state,
+            "externals": externals,
+            "output": output,
+            "fingerprint": fingerprint or {},
+            "tags": tags,
+        }
+
+    def draft(self, participants: Sequence[ParticipantRef]) -> Draft:
+        """What is to be published."""
+        parent = self.parent.checkpoint if self.parent else None
+        assert self.scope is not None
+        return Draft(checkpoint=self.id, parent=parent, participants=participants, scope=self.scope, **self.taken)
+
+
+@asynccontextmanager
+async def checkpoint(fleet: Fleet, controller: Controller, limits: RoundLimits) -> AsyncIterator[Round]:
+    """Stand still, let the caller take scope and state, commit, renew, resume, publish.
+
+    Raises Blocked where blockers are left after more time was given once, and what coordination and publish raise.
+    """
+    round_id, began = controller.next_round(), anyio.current_time()
+    standstill = await _stand_still(fleet, round_id, limits)
+    opened = Round(round_id, standstill, controller.head)
+    try:
+        yield opened
+        if opened.scope is None:
+            raise ControlFailed({"controller": "the block took no scope; call take()"})
+        answers = await commit(fleet, round_id, opened.scope, opened.parent, timeout_s=limits.commit_timeout_s)
+        await renew(fleet, round_id, lease_s=limits.lease_s)
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await _quietly_abort(fleet, round_id)
+        raise
+    await resume(fleet, round_id)
+    opened.held_s = anyio.current_time() - began
+    draft = opened.draft([answer.manifest for answer in answers])
+    opened.published = await controller.publish(draft, timeout_s=limits.publish_timeout_s)
+
+
+async def _stand_still(fleet: Fleet, round_id: CheckpointId, limits: RoundLimits) -> Standstill:
+    standstill = await prepare(fleet, round_id, timeout_s=limits.prepare_timeout_s, lease_s=limits.lease_s)
+    if not standstill.prepared and limits.more_time_s > 0:
+        standstill = await prepare(fleet, round_id, timeout_s=limits.more_time_s, lease_s=limits.lease_s)
+    if not standstill.prepared:
+        await resume(fleet, round_id)
+        raise Blocked(standstill)
+    return standstill
+
+
+async def _quietly_abort(fleet: Fleet, round_id: CheckpointId) -> None:
+    try:
+        await abort(fleet, round_id)
+    except ControlFailed:
+        return  # The failure that led here is the one to report; leases end what does not hear this.

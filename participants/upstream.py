@@ -1,0 +1,144 @@
+"""Where the policy model's generations come from: one interface, and any OpenAI-compatible endpoint behind it.
+
+aiohttp is the client here because thousands of calls are held open at once: it stays linear in their number, which
+httpx does not (bench/README).
+"""
+
+import json
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any, Protocol, Self
+
+import aiohttp
+import anyio
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
+from .data import Reply
+from .errors import Code, ParticipantError
+
+RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+
+
+class Upstream(Protocol):
+    """An inference backend."""
+
+    async def complete(self, route: str, body: Mapping[str, Any]) -> Reply:
+        """One whole generation, not streamed. Raises `deadline_exceeded` where the backend does not come back."""
+
+    def stream(self, route: str, body: Mapping[str, Any]) -> AbstractAsyncContextManager["Chunks"]:
+        """One streamed generation."""
+
+
+class Chunks(Protocol):
+    """Server-sent events as bytes, and the status they came with."""
+
+    status: int
+
+    def __aiter__(self) -> "Chunks":
+        """Itself."""
+
+    async def __anext__(self) -> bytes:
+        """The next bytes."""
+
+
+class _Unreachable(Exception):
+    """Internal: worth another try."""
+
+
+class OpenAIEndpoint:
+    """Any OpenAI-compatible server, at a base URL that ends in `/v1`."""
+
+    def __init__(
+        self, base_url: str, *, api_key: str | None = None, retry_for_s: float = 120.0, timeout_s: float = 3600.0
+    ) -> None:
+        """`api_key` comes from the environment of the caller and is kept in memory alone."""
+        self._base = base_url.rstrip("/").removesuffix("/v1")
+        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._retry_for_s = retry_for_s
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s, connect=30.0)
+        self._stack = AsyncExitStack()
+        self._session: aiohttp.ClientSession | None = None
+
+    def __repr__(self) -> str:
+        return f"<OpenAIEndpoint {self._base}/v1>"
+
+    async def __aenter__(self) -> Self:
+        connector = aiohttp.TCPConnector(limit=0)
+        session = aiohttp.ClientSession(connector=connector, timeout=self._timeout, headers=self._headers)
+        self._session = await self._stack.enter_async_context(session)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._stack.aclose()
+
+    async def complete(self, route: str, body: Mapping[str, Any]) -> Reply:
+        """One whole generation; transient failures are retried for `retry_for_s`."""
+        tries = AsyncRetrying(
+            retry=retry_if_exception_type(_Unreachable),
+            wait=wait_random_exponential(0.1, 10.0),
+            stop=stop_after_delay(self._retry_for_s),
+            sleep=anyio.sleep,
+            reraise=True,
+        )
+        try:
+            return await tries(self._once, route, body)
+        except _Unreachable as error:
+            raise ParticipantError(Code.DEADLINE_EXCEEDED, f"{self._base} did not answer: {error}") from error
+
+    async def _once(self, route: str, body: Mapping[str, Any]) -> Reply:
+        try:
+            async with self._open().post(self._base + route, json=dict(body)) as response:
+                text = await response.text()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _Unreachable(repr(error)) from error
+        if response.status in RETRIED_STATUS:
+            raise _Unreachable(f"status {response.status}: {text[:200]}")
+        return Reply(response.status, _parse(text))
+
+    def stream(self, route: str, body: Mapping[str, Any]) -> AbstractAsyncContextManager[Chunks]:
+        """One streamed generation; not retried once it has begun."""
+        return _Stream(self._open().post(self._base + route, json=dict(body)))
+
+    async def models(self) -> Reply:
+        """What the endpoint serves."""
+        async with self._open().get(f"{self._base}/v1/models") as response:
+            return Reply(response.status, _parse(await response.text()))
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise RuntimeError("the endpoint is used outside its context")
+        return self._session
+
+
+class _Stream:
+    """A response whose body is read as it comes."""
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+        self.status = 0
+
+    async def __aenter__(self) -> "_Stream":
+        try:
+            response = await self._request.__aenter__()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ParticipantError(Code.DEADLINE_EXCEEDED, f"the backend did not answer: {error!r}") from error
+        self.status = response.status
+        self._chunks = response.content.iter_any().__aiter__()
+        return self
+
+    async def __aexit__(self, *exc: Any) -> None:
+        await self._request.__aexit__(*exc)
+
+    def __aiter__(self) -> "_Stream":
+        return self
+
+    async def __anext__(self) -> bytes:
+        chunk: bytes = await self._chunks.__anext__()
+        return chunk
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
