@@ -270,6 +270,9 @@ class Holder(ABC, Generic[State]):
     def check_export(self) -> None:
         """Nothing to refuse by default."""
 
+    async def freeze(self, scope: Collection[Life]) -> None:
+        """Nothing to make ready by default."""
+
     def export(self, scope: Collection[Life]) -> Export:
         """The scope's records and tallies at this point in time."""
         held = [h for h in self._held.values() if h.life in scope and not h.stopped]

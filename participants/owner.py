@@ -23,7 +23,7 @@ class Export:
 
 
 class Owner(Protocol):
-    """Owns the state of one participant process. Only `stage`, `discard` and `retire` take long."""
+    """Owns the state of one participant process. Only `freeze`, `stage`, `discard` and `retire` take long."""
 
     @property
     def kind(self) -> str:
@@ -58,6 +58,9 @@ class Owner(Protocol):
 
     def check_export(self) -> None:
         """Refuse a commit that cannot be exact now, as while a model call inside a waited-for step is in flight."""
+
+    async def freeze(self, scope: Collection[Life]) -> None:
+        """Make ready what `export` is to write of the scope, where that takes long or needs an author's async hook."""
 
     def export(self, scope: Collection[Life]) -> Export:
         """The scope's state at this point in time. Made in one piece, without await."""

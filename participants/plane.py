@@ -173,6 +173,7 @@ class ControlPlane:
             return answer
 
     async def _write(self, call: Commit) -> Committed:
+        await self._owner.freeze(frozenset(call.scope))
         self._owner.check_export()
         export = self._owner.export(frozenset(call.scope))
         store = self._need_store()
