@@ -5,8 +5,8 @@ Rules.
 1. One object is one PUT, whatever its size: there is never an unfinished multipart upload to sweep. A create carries
    `If-None-Match: *`.
 2. One call here is one try: the retries of s3fs and botocore are off, because only our retry layer knows the deadline
-   and what may have taken effect. (aiohttp alone repeats a request once where a kept-alive connection turns out to be
-   closed before a reply. For a create that can turn a success into AlreadyExists: the same case as a lost reply.)
+   and what may have taken effect. (aiohttp alone sends a request once more where the connection breaks before a reply,
+   and has no option against it. That can turn a create that succeeded into AlreadyExists: as after a lost reply.)
 3. Nothing is answered from a cache, and a missing bucket is never reported as a missing object.
 4. Expired credentials: the client is made anew once, which reads them again from wherever they come from (environment,
    files, instance role), and the request is repeated. Credentials that were given as storage_options cannot be

@@ -177,7 +177,7 @@ async def fault_proxy(upstream_port: int) -> AsyncIterator[FaultProxy]:
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     port: int = listener.extra(anyio.abc.SocketAttribute.local_port)
     proxy = FaultProxy(port, upstream_port)
-    async with anyio.create_task_group() as tasks:
+    async with listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, proxy.serve)
         try:
             yield proxy
