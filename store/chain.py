@@ -85,7 +85,7 @@ class Chain:
     def _next(self, epoch: int | None, action: Action, token: str) -> Entry:
         state, n = self.state, len(self.entries) + 1
         if isinstance(action, Claim):
-            epoch = next_epoch(state, action.base)
+            epoch = next_epoch(state, action.base, self.known)
         elif epoch is None:
             epoch = state.epoch
         refusal = refuse(state, self.known, epoch, action)

@@ -174,9 +174,14 @@ def advance(state: State, n: int, epoch: int, action: Action) -> State:
             return state
 
 
-def next_epoch(state: State, base: Ref | None) -> int:
-    """The epoch of the next claim: above the root's, and above that of the checkpoint it continues."""
-    return max(state.epoch, base.checkpoint.epoch if base else 0) + 1
+def next_epoch(state: State, base: Ref | None, known: "Known | None" = None) -> int:
+    """The epoch of the next claim: above the root's, that of the checkpoint it continues, and that of every import.
+
+    A round of a lower epoch would sooner or later write under the id of a checkpoint that was copied in.
+    """
+    named = (*known.refs, *known.deleted) if known else ()
+    above = max((checkpoint.epoch for checkpoint in named), default=0)
+    return max(state.epoch, base.checkpoint.epoch if base else 0, above) + 1
 
 
 class Known:
