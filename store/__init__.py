@@ -7,6 +7,7 @@ from .backends.memory import MemoryBackend
 from .backends.opening import open_backend
 from .chain import Chain
 from .commit import Parent, ParticipantCommit, Receipt
+from .copying import copy_checkpoint
 from .entries import Action, Claim, Deletion, DeletionEnd, Entry, Import, Publication, Ref, Seal, Segment, State
 from .errors import (
     AccessDenied,
@@ -137,6 +138,7 @@ __all__ = [
     "UnsupportedVersion",
     "VerifyReport",
     "claim",
+    "copy_checkpoint",
     "decide",
     "find_checkpoint",
     "keep_alive",
