@@ -137,7 +137,7 @@ def _calculator(task: Task) -> Turn | None:
         return None
     if not task.turns:
         return _call("calculate", expression=expression)
-    result = _field((*task.results, "")[-1], "result")
+    result = _field(("", *task.results)[-1], "result")
     return Turn(text=_in_form(result, task.asked))
 
 
