@@ -18,7 +18,7 @@ import anyio.to_thread
 import orjson
 import zstandard
 
-from store import Backend, Limits, Record
+from store import Backend, Record
 from store.frames import LEVEL
 
 Document = dict[str, Any]

@@ -12,9 +12,20 @@ manifest already stands nothing is written: the commit is worked out again and m
 """
 
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from itertools import islice
 
 import anyio
 import anyio.to_thread
@@ -33,7 +44,10 @@ from .tasks import map_bounded, open_group
 from .values import BlobPlan
 
 Records = Iterable[Record | RawRecord] | AsyncIterable[Record | RawRecord]
+Take = Callable[[int], Awaitable[list[Record | RawRecord]]]
 _FIRST_BATCH, _LARGEST_BATCH = 16, 1024
+_FILL = 7 / 8
+"""How much of a frame a batch is meant to fill: one that comes out larger than expected should still be one frame."""
 
 
 def _no_guard() -> None:
@@ -165,10 +179,10 @@ class ParticipantCommit:
 
     async def _pump(self, records: Records, group: TaskGroup) -> None:
         """Keep a few batches in worker threads; place their frames in order."""
-        source = _iterate(records)
+        take = _taker(records)
         window: deque[Batch] = deque()
         wanted = _FIRST_BATCH
-        while batch := [record async for record in _take(source, wanted)]:
+        while batch := await take(wanted):
             self._check_stopped()
             job = Batch()
             window.append(job)
@@ -192,11 +206,13 @@ class ParticipantCommit:
         await job.done.wait()
         if job.failure is not None:
             raise job.failure
-        await self._put_blobs(job.outgoing)
+        if job.outgoing:
+            await self._put_blobs(job.outgoing)
         for frame in job.frames:
             self._parts.add(frame, group)
         await self._parts.wait_for_room()
-        return max(1, min(_LARGEST_BATCH, self._store.limits.frame_bytes * job.records // max(1, job.raw_size)))
+        wanted = int(_FILL * self._store.limits.frame_bytes) * job.records // max(1, job.raw_size)
+        return max(1, min(_LARGEST_BATCH, wanted))
 
     async def _put_blobs(self, outgoing: Mapping[BlobRef, bytes]) -> None:
         async def put(item: tuple[BlobRef, bytes]) -> None:
@@ -208,18 +224,22 @@ class ParticipantCommit:
         await map_bounded(put, new, self._store.limits.requests_in_flight)
 
 
-async def _iterate(records: Records) -> AsyncIterator[Record | RawRecord]:
+def _taker(records: Records) -> Take:
+    """A function that takes the next so many records, or as many as are left."""
     if isinstance(records, AsyncIterable):
-        async for record in records:
-            yield record
-    else:
-        for record in records:
-            yield record
+        return partial(_take_async, aiter(records))
+    return partial(_take, iter(records))
 
 
-async def _take(source: AsyncIterator[Any], count: int) -> AsyncIterator[Any]:
-    for _ in range(count):
+async def _take(source: Iterator[Record | RawRecord], count: int) -> list[Record | RawRecord]:
+    return list(islice(source, count))
+
+
+async def _take_async(source: AsyncIterator[Record | RawRecord], count: int) -> list[Record | RawRecord]:
+    taken: list[Record | RawRecord] = []
+    while len(taken) < count:
         try:
-            yield await anext(source)
+            taken.append(await anext(source))
         except StopAsyncIteration:
-            return
+            break
+    return taken

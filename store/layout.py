@@ -98,7 +98,16 @@ class Life:
         match = _LIFE.fullmatch(text)
         if match is None:
             raise InvalidName("life", text, LIFE_RULE)
-        return cls(match[1], int(match[2]), int(match[3]), int(match[4]))
+        rollout_id, epoch, attempt, n = match.groups()
+        if len(rollout_id) > DEFAULT_LIMITS.max_rollout_id_chars or "-a" in rollout_id:
+            check_rollout_id(rollout_id)  # What else it asks for, the pattern of a life has told.
+        life = object.__new__(cls)  # Checked already: a checkpoint has a life a record, read several times.
+        set_field = object.__setattr__
+        set_field(life, "rollout_id", rollout_id)
+        set_field(life, "epoch", int(epoch))
+        set_field(life, "attempt", int(attempt))
+        set_field(life, "n", int(n))
+        return life
 
 
 @dataclass(frozen=True, slots=True, order=True)

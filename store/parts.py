@@ -16,7 +16,7 @@ from .frames import compress, sha256
 from .index import Frame, UniqueRollouts, encode_index
 from .layout import BlobRef, CheckpointId, Life, ProcessName, index_key, part_key
 from .manifest import Index, Part
-from .records import RawRecord, Record, encode_line
+from .records import Line, RawRecord, Record, encode_line
 from .root import Store
 from .tasks import map_bounded
 from .values import BlobPlan
@@ -50,28 +50,40 @@ class Batch:
 
 def encode_batch(records: list[Record | RawRecord], plan: BlobPlan, job: Batch) -> None:
     """Runs in a worker thread: lines, frames, digests."""
-    lines: list[bytes] = []
-    frame = EncodedFrame(b"", 0, "", [], {})
-    for record in records:
-        line = encode_line(record, plan)
-        lines.append(line.data)
-        frame.lives.append(record.life)
-        frame.blobs.update(dict.fromkeys(line.blobs))
-        frame.raw_size += len(line.data) + 1
-        job.outgoing.update(line.outgoing)
-        if frame.raw_size >= plan.limits.frame_bytes:
-            _close_frame(frame, lines, job)
-            lines, frame = [], EncodedFrame(b"", 0, "", [], {})
-    if lines:
-        _close_frame(frame, lines, job)
+    lines = [encode_line(record, plan) for record in records]
+    start = 0
+    for end in _borders([len(line.data) + 1 for line in lines], plan.limits.frame_bytes):
+        job.frames.append(_encode_frame(records[start:end], lines[start:end]))
+        start = end
+    for line in lines:
+        if line.outgoing:
+            job.outgoing.update(line.outgoing)
+    job.records = len(records)
+    job.raw_size = sum(frame.raw_size for frame in job.frames)
 
 
-def _close_frame(frame: EncodedFrame, lines: list[bytes], job: Batch) -> None:
-    frame.data = compress(lines)
-    frame.sha256 = sha256(frame.data)
-    job.frames.append(frame)
-    job.records += len(frame.lives)
-    job.raw_size += frame.raw_size
+def _borders(sizes: list[int], frame_bytes: int) -> list[int]:
+    """Where frames end: as few as will do, all about equally large, so that no small one is left over."""
+    count = -(-sum(sizes) // frame_bytes)
+    share = sum(sizes) / count
+    ends: list[int] = []
+    total = 0
+    for position, size in enumerate(sizes, 1):
+        total += size
+        if total >= share * (len(ends) + 1) - 0.5 or position == len(sizes):
+            ends.append(position)
+    return ends
+
+
+def _encode_frame(records: list[Record | RawRecord], lines: list[Line]) -> EncodedFrame:
+    data = compress([line.data for line in lines])
+    return EncodedFrame(
+        data=data,
+        raw_size=sum(len(line.data) for line in lines) + len(lines),
+        sha256=sha256(data),
+        lives=[record.life for record in records],
+        blobs=dict.fromkeys(ref for line in lines for ref in line.blobs),
+    )
 
 
 class PartWriter:

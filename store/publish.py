@@ -227,9 +227,9 @@ async def check_participants(store: Store, draft: Draft) -> None:
     found = await map_bounded(lives, draft.participants, store.limits.requests_in_flight)
     held: dict[tuple[str, str], set[str]] = {}
     for ref, exported in zip(draft.participants, found, strict=True):
-        rollouts = held.setdefault((ref.kind, ref.name), set())
+        rollouts, process = held.setdefault((ref.kind, ref.name), set()), str(ref.process_name)
         for life in exported:
-            _check_life(life, scope, str(ref.process_name))
+            _check_life(life, scope, process)
             if life.rollout_id in rollouts:
                 raise DuplicateRollout(life.rollout_id, f"in two processes of {ref.kind}.{ref.name}")
             rollouts.add(life.rollout_id)

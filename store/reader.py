@@ -244,8 +244,10 @@ class Checkpoint:
 
     async def _filled(self, records: AsyncIterator[Record]) -> AsyncIterator[Record]:
         async for record in records:
-            payload = await resolve(record.payload, self.read_blob) if record.blobs else record.payload
-            yield Record(record.life, payload)
+            if record.blobs:
+                yield Record(record.life, await resolve(record.payload, self.read_blob))
+            else:
+                yield record
 
     def _jobs(self, processes: Iterable[Process] | None, shard: Shard, rollouts: Collection[str] | None) -> list[_Job]:
         jobs = [

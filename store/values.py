@@ -14,7 +14,8 @@ import hashlib
 import json
 import math
 import sys
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NoReturn
@@ -28,6 +29,8 @@ from .sealed import INT_MAX, INT_MIN
 
 _OPTIONS = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 _BYTES, _BLOB = "$bytes", "$blob"
+_SHORT = 32
+"""Longer lists, which are mostly token ids, are looked into after everything else."""
 _NO_FRAGMENTS = sys.getrefcount(orjson.Fragment)
 """Each Fragment refers to its type: while there are no more references than at import, there is none to look for."""
 
@@ -92,10 +95,11 @@ def _dump(owner: str, value: Any, default: Callable[[Any], Any]) -> bytes:
             raise error.__cause__ from None
         raise InvalidRecord(owner, str(error.__cause__ or error)) from error
     # orjson writes NaN and infinity as null, so only a value with a null in it can hide one.
-    if b"null" in data and _holds(value, _is_not_finite):
+    nulls = data.count(b"null")  # Those in texts are too many, and cost a longer look.
+    if nulls and _hides_not_finite(nulls, value):
         raise InvalidRecord(owner, "NaN and infinity have no JSON form")
     # orjson copies a Fragment as it is, and nobody has checked that it is JSON.
-    if sys.getrefcount(orjson.Fragment) > _NO_FRAGMENTS and _holds(value, _is_fragment):
+    if sys.getrefcount(orjson.Fragment) > _NO_FRAGMENTS and _holds_fragment(value):
         raise InvalidRecord(owner, "a value of type Fragment may hold anything")
     return data
 
@@ -110,8 +114,41 @@ def _refuse(value: Any) -> NoReturn:
     raise TypeError(f"a value of type {type(value).__name__} has no JSON form")
 
 
-def _holds(value: Any, test: Callable[[Any], bool]) -> bool:
-    """Whether `test` is true of any leaf; lists of numbers or text alone are passed over."""
+def _hides_not_finite(nulls: int, value: Any) -> bool:
+    """Whether one of the nulls in its text is NaN or infinity; stops looking once each is found to be a None."""
+    near: list[Any] = [value]
+    far: list[Sequence[Any]] = []
+    while nulls and (near or far):
+        if not near:
+            near.extend(_suspects(far.pop()))
+            continue
+        item = near.pop()
+        kind = type(item)
+        if kind is str or kind is int:
+            continue
+        if item is None:
+            nulls -= 1
+        elif kind is dict:
+            near.extend(item.values())
+        elif kind is list or kind is tuple:
+            near.extend(item) if len(item) <= _SHORT else far.append(item)
+        elif kind is float:
+            if not math.isfinite(item):
+                return True
+        elif isinstance(item, Enum):
+            near.append(item.value)
+    return False
+
+
+def _suspects(items: Sequence[Any]) -> Sequence[Any]:
+    """None of them where they are finite numbers, which a sum tells soonest, or integers and text alone."""
+    with suppress(TypeError, OverflowError):
+        if math.isfinite(sum(items)):
+            return ()
+    return items if set(map(type, items)) - {int, str} else ()
+
+
+def _holds_fragment(value: Any) -> bool:
     pending = [value]
     while pending:
         item = pending.pop()
@@ -121,17 +158,9 @@ def _holds(value: Any, test: Callable[[Any], bool]) -> bool:
             pending.extend(item if set(map(type, item)) - {int, str} else ())
         elif isinstance(item, Enum):
             pending.append(item.value)
-        elif test(item):
+        elif type(item) is orjson.Fragment:
             return True
     return False
-
-
-def _is_not_finite(leaf: Any) -> bool:
-    return type(leaf) is float and not math.isfinite(leaf)
-
-
-def _is_fragment(leaf: Any) -> bool:
-    return type(leaf) is orjson.Fragment
 
 
 class _Escape:
