@@ -13,18 +13,20 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import anyio
 import orjson
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from .entries import Document, Natural, Positive
-from .errors import ControllerAlive, NotFound, StoreError
+from .errors import ControllerAlive, NotFound, ObjectTooLarge, StoreError
 from .layout import alive_key
 from .root import Store
 from .tasks import open_group
 
+LONGEST_BEAT_S = 3600.0
+"""Longest beat of any controller, whatever its limits say."""
 _LOCK_PAUSE_S = 0.02
 
 
@@ -34,7 +36,8 @@ class Beat(Document):
     format: Literal["midflight.alive"] = "midflight.alive"
     epoch: Positive
     count: Natural
-    beat_s: float
+    beat_s: Annotated[float, Field(gt=0, le=LONGEST_BEAT_S)]
+    """Bounded, so that a torn counter keeps nobody waiting for ever."""
     host: str
     """This host's name and boot, so that a lock of the host can be trusted."""
     process: str
@@ -79,7 +82,7 @@ async def _read(store: Store, epoch: int) -> Beat | None:
     try:
         data = await store.backend.get(alive_key(epoch), max_bytes=store.limits.max_entry_bytes)
         return Beat.model_validate_json(data)
-    except (NotFound, ValidationError):
+    except (NotFound, ObjectTooLarge, ValidationError):
         return None  # A torn counter says no more than a missing one.
 
 
@@ -89,7 +92,7 @@ async def keep_alive(store: Store, epoch: int) -> AsyncIterator[None]:
     beat = Beat(
         epoch=epoch,
         count=0,
-        beat_s=store.limits.liveness_beat_s,
+        beat_s=min(store.limits.liveness_beat_s, LONGEST_BEAT_S),
         host=await anyio.to_thread.run_sync(host_identity),
         process=f"{os.getpid()}-{secrets.token_hex(8)}",
     )

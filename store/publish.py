@@ -22,7 +22,16 @@ from .alive import keep_alive, refuse_if_alive
 from .backends.retry import create_once
 from .chain import Chain, Decide, find_ref
 from .entries import Action, Claim, Entry, Publication, Ref, Seal, Segment, require
-from .errors import ControllerAlive, DuplicateRollout, Fenced, InvalidInput, OutcomeUnknown, StoreUnavailable
+from .errors import (
+    BackendError,
+    CheckpointDeleted,
+    ControllerAlive,
+    DuplicateRollout,
+    Fenced,
+    InvalidInput,
+    OutcomeUnknown,
+    StoreUnavailable,
+)
 from .externals import check_externals
 from .layout import BlobRef, CheckpointId, Life, aggregate_key
 from .manifest import AggregateManifest, Dropped, External, ParticipantRef, StateDocument, software_versions
@@ -121,8 +130,11 @@ class Controller:
         deadline: then publish the same draft again, or let the chain tell.
         """
         check_sets(draft)
+        if draft.checkpoint.epoch != self.epoch:
+            raise InvalidInput(f"epoch {self.epoch} cannot publish checkpoint {draft.checkpoint}")
         with anyio.move_on_after(timeout_s):
             async with self._lock:
+                await self._refuse_early(draft.checkpoint)
                 await check_externals(draft.externals)
                 ref = await self._write_manifest(draft)
                 await self._settle(partial(_publication, draft, ref))
@@ -130,15 +142,24 @@ class Controller:
         raise OutcomeUnknown("publish", aggregate_key(draft.checkpoint), f"{timeout_s:g} s were not enough")
 
     async def seal(self, segments: Sequence[Segment]) -> None:
-        """Fix the lengths of lower epochs' output segments; rows past them do not count. Raises Fenced."""
+        """Fix the lengths of lower epochs' output segments; rows past them do not count. Idempotent. Raises Fenced."""
         async with self._lock:
-            await self._chain.append(self.epoch, lambda chain: Seal(segments=tuple(segments)))
+            await self._chain.append(self.epoch, partial(_sealing, self.epoch, tuple(segments)))
 
     async def refresh(self) -> None:
         """Read the chain on; raises Fenced where a higher epoch stands on it."""
         async with self._lock:
             await self._chain.refresh()
         if self._chain.state.epoch > self.epoch:
+            raise Fenced(self.epoch, self._chain.state.epoch)
+
+    async def _refuse_early(self, checkpoint: CheckpointId) -> None:
+        """Write nothing for a checkpoint that a plan names, or that a higher epoch keeps from being published."""
+        await self._chain.refresh()
+        known = self._chain.known
+        if checkpoint in known.deleted:
+            raise CheckpointDeleted(str(checkpoint), known.deleted[checkpoint])
+        if self._chain.state.epoch > self.epoch and checkpoint not in known.refs:
             raise Fenced(self.epoch, self._chain.state.epoch)
 
     async def _settle(self, decide: Decide) -> Entry:
@@ -153,6 +174,8 @@ class Controller:
                 # Nothing was changed by this try, but an earlier one may have been.
                 if unknown is None:
                     raise
+            except BackendError as error:
+                raise (unknown or error) from error.__cause__
             if anyio.current_time() > anyio.current_effective_deadline() - _SETTLE_MARGIN_S:
                 raise unknown
 
@@ -191,11 +214,19 @@ class Controller:
         return await encode_state(draft.state, plan, "the controller", put)
 
 
+def _sealing(epoch: int, segments: tuple[Segment, ...], chain: Chain) -> Action | Entry:
+    """The seal, unless this epoch has made the same one already."""
+    action = Seal(segments=segments)
+    return next((entry for entry in chain.entries if entry.epoch == epoch and entry.action == action), action)
+
+
 def _publication(draft: Draft, ref: Ref, chain: Chain) -> Action | Entry:
     """The publication of `ref`, unless the chain has it already."""
     standing = find_ref(chain, ref)
-    if standing is not None:
+    if standing is not None and ref.checkpoint in chain.known.refs:
         return standing
+    if ref.checkpoint in chain.known.deleted:
+        raise CheckpointDeleted(str(ref.checkpoint), chain.known.deleted[ref.checkpoint])
     head = chain.state.head.checkpoint if chain.state.head else None
     if chain.state.epoch == draft.checkpoint.epoch and head != draft.parent:
         raise InvalidInput(f"checkpoint {draft.checkpoint} continues {draft.parent}, and the head is {head}")
