@@ -8,6 +8,7 @@ from .backends.opening import open_backend
 from .chain import Chain
 from .commit import Parent, ParticipantCommit, Receipt
 from .copying import copy_checkpoint
+from .diff import Difference, diff_checkpoints
 from .entries import Action, Claim, Deletion, DeletionEnd, Entry, Import, Publication, Ref, Seal, Segment, State
 from .errors import (
     AccessDenied,
@@ -81,6 +82,7 @@ __all__ = [
     "Decision",
     "Deletion",
     "DeletionEnd",
+    "Difference",
     "Draft",
     "DuplicateRollout",
     "Entry",
@@ -140,6 +142,7 @@ __all__ = [
     "claim",
     "copy_checkpoint",
     "decide",
+    "diff_checkpoints",
     "find_checkpoint",
     "keep_alive",
     "load_parent",
