@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from store.backends import LocalBackend
+from store.backends import FileOps, Handle, LocalBackend
 from store.errors import AlreadyExists, UnsafeObject
 
 pytestmark = [pytest.mark.unit, pytest.mark.anyio]
@@ -169,3 +169,25 @@ async def test_a_lock_on_a_removed_file_is_not_trusted(root: Path) -> None:
         await backend.delete(["alive/1.lock"])
         async with backend.lock("alive/1.lock") as second, backend.lock("alive/1.lock") as third:
             assert (first, second, third) == (True, True, False)
+
+
+class _RemovesLockFile(FileOps):
+    """Another process deletes the lock file once, just after it was opened."""
+
+    done = False
+
+    def open_lock(self, folder: Handle, name: str) -> Handle:
+        handle = super().open_lock(folder, name)
+        if not self.done:
+            self.done = True
+            self.unlink(folder, name)
+        return handle
+
+
+async def test_a_lock_file_removed_while_it_is_locked_is_not_held(root: Path) -> None:
+    """Between opening a lock file and locking it somebody may delete it: what is held is the file that others open."""
+    async with (
+        LocalBackend(root, _RemovesLockFile()).lock("l") as first,
+        LocalBackend(root).lock("l") as second,
+    ):
+        assert (first, second) == (True, False)
