@@ -15,6 +15,7 @@ A listing is a hint where to start reading, never proof that an entry is missing
 import secrets
 from collections.abc import Callable
 
+from .again import damage_seen_twice
 from .backends.base import Backend
 from .entries import Action, Claim, Entry, Known, Ref, State, advance, next_epoch, refuse
 from .errors import AccessDenied, AlreadyExists, BackendError, CorruptChain, NotFound, ObjectTooLarge, OutcomeUnknown
@@ -137,6 +138,7 @@ class Chain:
             for entry in await map_bounded(read, numbers, self._limits.requests_in_flight):
                 self._add(entry)
 
+    @damage_seen_twice
     async def _read(self, n: int) -> Entry:
         key = entry_key(n)
         try:

@@ -1,15 +1,22 @@
 """Loading what a ref pins, each step checked by the digest of the step before it: manifest, participants, indexes."""
 
+import hashlib
+
 import anyio.to_thread
 
+from .again import damage_seen_twice
 from .entries import Ref
 from .errors import CorruptCheckpoint, ForeignObject, NotFound, ObjectTooLarge
 from .frames import sha256
 from .index import Frame, decode_index
-from .layout import CheckpointId, aggregate_key, index_key, participant_key
+from .layout import BlobRef, CheckpointId, aggregate_key, index_key, participant_key
+from .limits import MIB
 from .manifest import AggregateManifest, ParticipantManifest, ParticipantRef
 from .root import Store
 from .sealed import digest_of, load_model
+
+_PIECE_BYTES = 8 * MIB
+"""Of a blob, read at a time."""
 
 
 async def read_pinned(store: Store, key: str, size: int) -> bytes:
@@ -28,6 +35,7 @@ async def read_pinned(store: Store, key: str, size: int) -> bytes:
     return data
 
 
+@damage_seen_twice
 async def load_aggregate(store: Store, ref: Ref) -> AggregateManifest:
     """The aggregate manifest that a chain entry pins. Raises CorruptCheckpoint, UnsupportedVersion, ForeignObject."""
     key = aggregate_key(ref.checkpoint)
@@ -37,13 +45,26 @@ async def load_aggregate(store: Store, ref: Ref) -> AggregateManifest:
         raise CorruptCheckpoint(key, "the chain names it and it is missing") from error
     except ObjectTooLarge as error:
         raise CorruptCheckpoint(key, error.message) from error
-    manifest = load_model(AggregateManifest, key, data, CorruptCheckpoint)
+    manifest = await anyio.to_thread.run_sync(load_model, AggregateManifest, key, data, CorruptCheckpoint)
     if digest_of(data) != ref.digest:
         raise CorruptCheckpoint(key, "it is not the one that the chain names")
     _check_origin(key, manifest.run_id, manifest.checkpoint, ref.run_id, ref.checkpoint)
+    if not _adds_up(manifest):
+        raise CorruptCheckpoint(key, "its fields contradict each other")
     return manifest
 
 
+def _adds_up(manifest: AggregateManifest) -> bool:
+    participants = manifest.participants
+    return (
+        manifest.epoch == manifest.checkpoint.epoch
+        and manifest.records == sum(ref.records for ref in participants)
+        and manifest.size == sum(ref.bytes for ref in participants)
+        and len({ref.process_name for ref in participants}) == len(participants)
+    )
+
+
+@damage_seen_twice
 async def load_participant(
     store: Store, checkpoint: CheckpointId, ref: ParticipantRef, run_id: str
 ) -> ParticipantManifest:
@@ -64,6 +85,24 @@ async def load_participant(
     return manifest
 
 
+@damage_seen_twice
+async def check_blob(store: Store, ref: BlobRef) -> None:
+    """Read a blob piece by piece and check its size and digest. Raises CorruptCheckpoint."""
+    try:
+        found = (await store.backend.stat(ref.key)).size
+        if found != ref.size:
+            raise CorruptCheckpoint(ref.key, f"it has {found} bytes, and its record says {ref.size}")
+        digest = hashlib.sha256()
+        for start in range(0, ref.size, _PIECE_BYTES):
+            piece = await store.backend.get_range(ref.key, start, min(_PIECE_BYTES, ref.size - start))
+            await anyio.to_thread.run_sync(digest.update, piece)
+    except NotFound as error:
+        raise CorruptCheckpoint(ref.key, "it is missing") from error
+    if digest.hexdigest() != ref.sha256:
+        raise CorruptCheckpoint(ref.key, "its content does not match its digest")
+
+
+@damage_seen_twice
 async def load_frames(store: Store, manifest: ParticipantManifest) -> list[Frame]:
     """The index that a participant manifest pins. Raises CorruptCheckpoint."""
     key = index_key(manifest.checkpoint, manifest.process_name)

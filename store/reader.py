@@ -16,20 +16,22 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
+from .again import damage_seen_twice
 from .chain import Chain
 from .commit import Parent
 from .entries import Ref, require
 from .errors import CorruptCheckpoint, ForeignObject, NoCheckpoint, NotFound
 from .externals import check_externals
-from .frames import decompress, sha256
+from .frames import sha256
 from .index import Frame
 from .layout import BlobRef, CheckpointId, Life, ProcessName, part_key
 from .manifest import AggregateManifest, ParticipantManifest, ParticipantRef, differing_fields
-from .opened import load_aggregate, load_frames, load_participant, read_pinned
+from .opened import check_blob, load_aggregate, load_frames, load_participant, read_pinned
 from .records import RawRecord, Record
 from .root import Store
 from .statedoc import StateValue, decode_state
 from .tasks import map_bounded, open_group
+from .unpack import as_it_is, check_part, convert_all, parse, split
 from .values import resolve
 
 Which = Literal["head"] | CheckpointId
@@ -164,32 +166,27 @@ class Checkpoint:
             raise ForeignObject(f"checkpoint {self.ref.checkpoint}", reason, fields)
 
     async def verify(self, progress: Progress | None = None) -> None:
-        """Check the digest of every part and frame, that every blob is there, and every file referred to outside the
-        store. Raises CorruptCheckpoint.
+        """Check the digest of every part, frame and blob, and of every file referred to outside the store.
+
+        Raises CorruptCheckpoint.
         """
         jobs = [(process, part) for process in self.processes for part in range(len(process.manifest.parts))]
         await map_bounded(partial(self._verify_part, progress), jobs, self._store.limits.frames_in_flight)
-        await map_bounded(self._verify_blob, self.blobs, self._store.limits.requests_in_flight)
+        await map_bounded(partial(check_blob, self._store), self.blobs, self._store.limits.requests_in_flight)
         await check_externals(self.manifest.externals)
 
+    @damage_seen_twice
     async def _verify_part(self, progress: Progress | None, job: tuple[Process, int]) -> None:
         process, position = job
         part = process.manifest.parts[position]
         key = part_key(self.ref.checkpoint, process.name, part.name)
         data = await read_pinned(self._store, key, part.size)
         frames = [frame for frame in process.frames if frame.part == position]
-        await anyio.to_thread.run_sync(_check_part, key, data, part.sha256, frames)
+        await anyio.to_thread.run_sync(check_part, key, data, part.sha256, frames)
         if progress is not None:
             progress(part.size)
 
-    async def _verify_blob(self, ref: BlobRef) -> None:
-        try:
-            found = (await self._store.backend.stat(ref.key)).size
-        except NotFound as error:
-            raise CorruptCheckpoint(ref.key, "it is missing") from error
-        if found != ref.size:
-            raise CorruptCheckpoint(ref.key, f"it has {found} bytes, and its record says {ref.size}")
-
+    @damage_seen_twice
     async def read_blob(self, ref: BlobRef) -> bytes:
         """A payload kept in a blob, checked by its digest. Raises CorruptCheckpoint."""
         if ref.size > self._store.limits.max_state_bytes + self._store.limits.max_blob_bytes:
@@ -227,7 +224,7 @@ class Checkpoint:
 
         `shard` picks whole frames, `rollouts` single records. Raises CorruptCheckpoint from the iterator.
         """
-        return self._stream(self._jobs(processes, shard, rollouts), _as_it_is)
+        return self._stream(self._jobs(processes, shard, rollouts), as_it_is)
 
     @asynccontextmanager
     async def records(
@@ -239,7 +236,7 @@ class Checkpoint:
         load_blobs: bool = True,
     ) -> AsyncIterator[AsyncIterator[Record]]:
         """As `raw_records`, parsed in worker threads; bytes come back from blobs unless `load_blobs` is False."""
-        async with self._stream(self._jobs(processes, shard, rollouts), RawRecord.parse) as parsed:
+        async with self._stream(self._jobs(processes, shard, rollouts), parse) as parsed:
             yield self._filled(parsed) if load_blobs else parsed
 
     async def _filled(self, records: AsyncIterator[Record]) -> AsyncIterator[Record]:
@@ -260,14 +257,14 @@ class Checkpoint:
 
     @asynccontextmanager
     async def _stream(
-        self, jobs: list[_Job], convert: Callable[[RawRecord], Item]
+        self, jobs: list[_Job], convert: Callable[[RawRecord, Frame], Item]
     ) -> AsyncIterator[AsyncIterator[Item]]:
         async with open_group() as group:
             yield self._pump(jobs, convert, group)
             group.cancel_scope.cancel()
 
     async def _pump(
-        self, jobs: list[_Job], convert: Callable[[RawRecord], Item], group: TaskGroup
+        self, jobs: list[_Job], convert: Callable[[RawRecord, Frame], Item], group: TaskGroup
     ) -> AsyncIterator[Item]:
         window: deque[_Slot[Item]] = deque()
         todo = deque(jobs)
@@ -282,19 +279,23 @@ class Checkpoint:
             for item in slot.items:
                 yield item
 
-    async def _load(self, job: _Job, convert: Callable[[RawRecord], Item], slot: "_Slot[Item]") -> None:
+    async def _load(self, job: _Job, convert: Callable[[RawRecord, Frame], Item], slot: "_Slot[Item]") -> None:
         process, frame, wanted = job
-        key = process.key_of(frame)
         try:
-            data = await self._store.backend.get_range(key, frame.offset, frame.size)
-            slot.items = await anyio.to_thread.run_sync(_split, key, data, frame, wanted, convert)
-        except NotFound as error:
-            slot.failure = CorruptCheckpoint(key, "it is missing")
-            slot.failure.__cause__ = error
+            records = await self._read_frame(process.key_of(frame), frame, wanted)
+            slot.items = await anyio.to_thread.run_sync(convert_all, process.key_of(frame), frame, records, convert)
         except Exception as error:
             slot.failure = error
         finally:
             slot.done.set()
+
+    @damage_seen_twice
+    async def _read_frame(self, key: str, frame: Frame, wanted: list[int]) -> list[RawRecord]:
+        try:
+            data = await self._store.backend.get_range(key, frame.offset, frame.size)
+        except NotFound as error:
+            raise CorruptCheckpoint(key, "it is missing") from error
+        return await anyio.to_thread.run_sync(split, key, data, frame, wanted, self._store.limits)
 
 
 @dataclass(slots=True)
@@ -304,32 +305,10 @@ class _Slot(Generic[Item]):
     done: anyio.Event = field(default_factory=anyio.Event)
 
 
-def _as_it_is(record: RawRecord) -> RawRecord:
-    return record
-
-
 def _wanted(frame: Frame, rollouts: Collection[str] | None) -> list[int]:
     if rollouts is None:
         return list(range(len(frame.lives)))
     return [line for line, life in enumerate(frame.lives) if life.rollout_id in rollouts]
-
-
-def _check_part(key: str, data: bytes, digest: str, frames: Iterable[Frame]) -> None:
-    if sha256(data) != digest:
-        raise CorruptCheckpoint(key, "its content does not match its digest")
-    for frame in frames:
-        if sha256(data[frame.offset : frame.offset + frame.size]) != frame.sha256:
-            raise CorruptCheckpoint(key, f"the frame at {frame.offset} does not match its digest")
-
-
-def _split(key: str, data: bytes, frame: Frame, wanted: list[int], convert: Callable[[RawRecord], Item]) -> list[Item]:
-    if len(data) != frame.size or sha256(data) != frame.sha256:
-        raise CorruptCheckpoint(key, f"the frame at {frame.offset}, with {frame.lives[0]}, does not match its digest")
-    raw = decompress(data, frame.raw_size, key)
-    lines = raw.split(b"\n")
-    if lines.pop() != b"" or len(lines) != len(frame.lives):
-        raise CorruptCheckpoint(key, f"the frame at {frame.offset} has {len(lines)} lines and not {len(frame.lives)}")
-    return [convert(RawRecord(frame.lives[line], lines[line])) for line in wanted]
 
 
 def _check_lives(manifest: AggregateManifest, processes: Iterable[Process]) -> None:
@@ -346,6 +325,10 @@ def _check_lives(manifest: AggregateManifest, processes: Iterable[Process]) -> N
             if scope.get(life.rollout_id) != life or key in held:
                 raise CorruptCheckpoint(name, f"{process.name} holds {life}, which its scope does not have so")
             held.add(key)
+    kept = {rollout_id for _, _, rollout_id in held}
+    for life in manifest.scope:
+        if life.rollout_id not in kept:
+            raise CorruptCheckpoint(name, f"its scope has {life}, of which no participant holds a record")
 
 
 def lives_of(process: Process) -> Iterator[Life]:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from .again import damage_seen_twice
 from .backends.base import Backend
 from .backends.opening import open_backend
 from .backends.retry import create_once
@@ -91,6 +92,7 @@ async def load_format(backend: Backend, limits: Limits, *, create: bool) -> Form
     return wanted
 
 
+@damage_seen_twice
 async def _read_format(backend: Backend, limits: Limits) -> Format:
     return load_model(
         Format, FORMAT_KEY, await backend.get(FORMAT_KEY, max_bytes=limits.max_entry_bytes), CorruptCheckpoint

@@ -69,7 +69,7 @@ def same(left: Any, right: Any) -> bool:
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, float):
         return left.hex() == right.hex()
-    return bool(left == right)
+    return repr(left) == repr(right)
 
 
 @given(WITH_BYTES)
