@@ -124,6 +124,7 @@ class CallReply(Response):
             self._backend.board.leave(self._call)
             if record.state in LIVE:
                 self._backend.calls.advance(record, CallEvent.ABORT)
+            self._backend.calls.note()
 
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":

@@ -127,6 +127,11 @@ class RunningBackend:
         """SIGKILL its process group, and wait until it is gone."""
         _kill(self.process)
 
+    def stop(self) -> None:
+        """Kill it, and close the connections to it."""
+        self.control.close()
+        _kill(self.process)
+
     def logged(self) -> list[tuple[str, Call]]:
         """(begin or end, call) in order, from the log: also after a kill."""
         return read_log(self.log)
@@ -135,8 +140,7 @@ class RunningBackend:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.control.close()
-        _kill(self.process)
+        self.stop()
 
 
 def read_log(path: Path) -> list[tuple[str, Call]]:
