@@ -9,7 +9,7 @@ exists once the block is left without an error. An exception in the block, or an
 round: everyone works on, and earlier checkpoints are intact.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,6 +60,8 @@ class Round:
     """Set once the checkpoint exists."""
     held_s: float = 0.0
     """For how long admission was closed."""
+    not_resumed: ControlFailed | None = None
+    """Participants that did not hear the resume: they reopen when their lease runs out."""
 
     def take(
         self,
@@ -94,9 +96,17 @@ class Round:
         return Draft(checkpoint=self.id, parent=parent, participants=participants, scope=self.scope, **self.taken)
 
 
+def _nothing() -> None:
+    """The default of `resumed`."""
+
+
 @asynccontextmanager
-async def checkpoint(fleet: Fleet, controller: Controller, limits: RoundLimits) -> AsyncIterator[Round]:
+async def checkpoint(
+    fleet: Fleet, controller: Controller, limits: RoundLimits, *, resumed: Callable[[], None] = _nothing
+) -> AsyncIterator[Round]:
     """Stand still, let the caller take scope and state, commit, renew, resume, publish.
+
+    `resumed` is called as soon as the renew has succeeded: from then the caller may process results again.
 
     Raises Blocked where blockers are left after more time was given once, and what coordination and publish raise.
     """
@@ -113,7 +123,11 @@ async def checkpoint(fleet: Fleet, controller: Controller, limits: RoundLimits) 
         with anyio.CancelScope(shield=True):
             await _quietly_abort(fleet, round_id)
         raise
-    await resume(fleet, round_id)
+    resumed()
+    try:
+        await resume(fleet, round_id)
+    except ControlFailed as error:
+        opened.not_resumed = error
     opened.held_s = anyio.current_time() - began
     draft = opened.draft([answer.manifest for answer in answers])
     opened.published = await controller.publish(draft, timeout_s=limits.publish_timeout_s)

@@ -5,6 +5,7 @@ from .backends.base import Backend, ObjectInfo, Traits
 from .backends.local import LocalBackend
 from .backends.memory import MemoryBackend
 from .backends.opening import open_backend
+from .backends.retry import create_once
 from .chain import Chain
 from .commit import Parent, ParticipantCommit, Receipt
 from .copying import copy_checkpoint
@@ -140,6 +141,7 @@ __all__ = [
     "UnsupportedVersion",
     "VerifyReport",
     "claim",
+    "create_once",
     "copy_checkpoint",
     "decide",
     "diff_checkpoints",

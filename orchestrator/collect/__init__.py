@@ -1,0 +1,1 @@
+"""The collection run: the controller that ships."""

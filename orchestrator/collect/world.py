@@ -1,0 +1,83 @@
+"""The embedded participants of a run: all four kinds in the controller's own process."""
+
+import importlib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from participants import (
+    Agent,
+    ControlPlane,
+    EnvironmentServer,
+    Holder,
+    LocalPeer,
+    ModelServer,
+    OpenAIEndpoint,
+    Peer,
+    ResourcesServer,
+    SimpleAgent,
+    Upstream,
+)
+from store import Store
+
+from ..fleet import Fleet, discover
+from ..links import LocalLink
+from .config import Config, ConfigError, secret
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The participants, and the fleet through which they are controlled; None without a store."""
+
+    environment: EnvironmentServer
+    model: ModelServer
+    agent: Agent
+    resources: dict[str, ResourcesServer]
+    fleet: Fleet | None
+
+
+@asynccontextmanager
+async def open_world(config: Config, store: Store | None, upstream: Upstream | None = None) -> AsyncIterator[World]:
+    """Make and run the participants that a configuration names. Raises ConfigError."""
+    async with AsyncExitStack() as stack:
+        if upstream is None:
+            upstream = await stack.enter_async_context(_endpoint(config))
+        model = ModelServer(upstream)
+        resources = {
+            f"resources.{name}": _load(name, table.server, table.options) for name, table in config.resources.items()
+        }
+        peers: dict[str, Peer] = {role: LocalPeer(server) for role, server in resources.items()}
+        agent = SimpleAgent(
+            LocalPeer(model),
+            peers,
+            dialect=config.model.dialect,
+            max_steps=config.agent.max_steps,
+            max_wall_s=config.agent.max_wall_s,
+        )
+        environment = EnvironmentServer(LocalPeer(agent), peers)
+        await stack.enter_async_context(environment.run())
+        holders = [environment, model, agent, *resources.values()]
+        fleet = await _control(stack, holders, store) if store else None
+        yield World(environment, model, agent, resources, fleet)
+
+
+async def _control(stack: AsyncExitStack, holders: Sequence[Holder[Any]], store: Store) -> Fleet:
+    planes = [await stack.enter_async_context(ControlPlane(holder, store).run()) for holder in holders]
+    return await discover([LocalLink(plane) for plane in planes], store.run_id)
+
+
+def _endpoint(config: Config) -> OpenAIEndpoint:
+    model = config.model
+    return OpenAIEndpoint(model.base_url, api_key=secret(model.api_key_env), retry_for_s=model.retry_for_s)
+
+
+def _load(name: str, target: str, options: dict[str, object]) -> ResourcesServer:
+    module, _, attribute = target.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"resources.{name}: server {target!r} cannot be imported: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, ResourcesServer)):
+        raise ConfigError(f"resources.{name}: {target!r} is not a ResourcesServer")
+    return found(name=name, **options)
