@@ -15,13 +15,14 @@ reuses only blobs that the head names, and the head is always kept, so nothing t
 
 import secrets
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 from .backends.base import ObjectInfo
 from .chain import Chain
 from .entries import Action, Deletion, DeletionEnd, Entry, Import, Publication, Ref, is_open
-from .errors import AccessDenied, BackendError, StoreError
+from .errors import AccessDenied, BackendError, CorruptCheckpoint, StoreError
 from .layout import (
     ALIVE_PREFIX,
     BLOBS_PREFIX,
@@ -84,8 +85,8 @@ async def survey(store: Store, policy: Retention, chain: Chain | None = None) ->
     kept = {d.checkpoint for d in decisions if d.keep}
     dropped = {d.checkpoint for d in decisions if not d.keep}
     objects = await _owned_objects(store)
-    leftovers = await _dead_and_old(store, chain, objects)
     planned = {checkpoint for plan in chain.state.plans for checkpoint in plan.checkpoints}
+    leftovers = await _dead_and_old(store, chain, objects) - planned
     going = dropped | leftovers | planned
     named = await _named_blobs(store, chain, kept) if going else set()
     doomed = [info for owner in sorted(going) for info in objects.get(owner, []) if info.key not in named]
@@ -101,15 +102,31 @@ async def prune(store: Store, policy: Retention, progress: Progress | None = Non
     chain = await store.chain()
     resumed = [plan.n for plan in chain.state.plans]
     while True:
-        found = await survey(store, policy, chain)
+        found = await _look(store, policy, chain)
+        if found is None:
+            continue
         report = PruneReport(found, resumed)
         if found.checkpoints and not await _plan(chain, found):
             continue  # The chain moved: look again.
+        if resumed and not found.checkpoints:
+            await chain.confirm()  # A prune that was killed may have left its plan short of durable.
         await _delete(store, found.doomed, report, progress)
         if not report.failures:
             for plan in chain.state.plans:
                 await chain.append(None, _end(plan.n))
         return report
+
+
+async def _look(store: Store, policy: Retention, chain: Chain) -> Survey | None:
+    """A survey; None where what could not be read is what another prune was deleting meanwhile."""
+    length = len(chain.entries)
+    try:
+        return await survey(store, policy, chain)
+    except CorruptCheckpoint:
+        await chain.refresh()
+        if len(chain.entries) == length:
+            raise
+        return None
 
 
 async def _plan(chain: Chain, found: Survey) -> bool:
@@ -200,9 +217,10 @@ async def _store_clock(store: Store, dates: Iterable[float]) -> float:
     try:
         await store.backend.put(key, b"{}")
         now = (await store.backend.stat(key)).modified_s
-        await store.backend.delete([key])
     except AccessDenied:
         return max(dates)
+    with suppress(StoreError):  # without permission to delete it stays
+        await store.backend.delete([key])
     return now
 
 
