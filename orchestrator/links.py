@@ -2,9 +2,11 @@
 
 from typing import Any, Protocol, TypeVar
 
+import httpx
 from pydantic import BaseModel
 
 from participants import (
+    CONTROL_PREFIX,
     Abort,
     Activate,
     Adopt,
@@ -14,6 +16,7 @@ from participants import (
     Committed,
     ControlPlane,
     Done,
+    ParticipantError,
     Prepare,
     Prepared,
     Renew,
@@ -76,3 +79,46 @@ class LocalLink:
         if not isinstance(result, answer):
             raise TypeError(f"{operation} answers {kind.__name__} and not {answer.__name__}")
         return result
+
+
+class HttpLink:
+    """A control plane behind HTTP."""
+
+    def __init__(self, url: str, client: httpx.AsyncClient) -> None:
+        """`url` is the server's root; `client` carries the bearer token (see `http_client`)."""
+        self._url = url.rstrip("/") + CONTROL_PREFIX
+        self._client = client
+
+    def __repr__(self) -> str:
+        return f"<HttpLink {self._url}>"
+
+    async def capabilities(self) -> Capabilities:
+        """What it is."""
+        return Capabilities.model_validate_json(await self._request("GET", "capabilities", None))
+
+    async def status(self) -> Status:
+        """Where it stands."""
+        return Status.model_validate_json(await self._request("GET", "status", None))
+
+    async def send(self, message: BaseModel, answer: type[Answer]) -> Answer:
+        """One control operation."""
+        operation, _ = OPERATIONS[type(message)]
+        return answer.model_validate_json(await self._request("POST", operation, message.model_dump_json()))
+
+    async def _request(self, method: str, operation: str, body: str | None) -> bytes:
+        response = await self._client.request(method, f"{self._url}/{operation}", content=body)
+        if response.is_success:
+            return response.content
+        raise ParticipantError.from_body(response.status_code, _json(response))
+
+
+def http_client(token: str) -> httpx.AsyncClient:
+    """A client for control calls; their deadlines are the caller's scopes."""
+    return httpx.AsyncClient(headers={"authorization": f"Bearer {token}"}, timeout=None)
+
+
+def _json(response: httpx.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError:
+        return response.text

@@ -2,6 +2,7 @@
 
 from .agent import Activation, Agent, Final, Next, Session, StepContext
 from .book import Book, Closed
+from .control_http import CONTROL_PREFIX, control_app
 from .data import CallId, Peer, Reply, Request
 from .environment import STEPS, EnvironmentServer, Episode, Result
 from .errors import Code, ParticipantError
@@ -40,6 +41,7 @@ from .wire import (
 )
 
 __all__ = [
+    "CONTROL_PREFIX",
     "STEPS",
     "TRANSITIONS",
     "Abort",
@@ -99,4 +101,5 @@ __all__ = [
     "Sum",
     "Upstream",
     "advance",
+    "control_app",
 ]

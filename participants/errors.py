@@ -70,6 +70,10 @@ STATUS: Mapping[Code, int] = {
     Code.DEADLINE_EXCEEDED: 504,
 }
 
+CODES_BY_STATUS: Mapping[int, list[Code]] = {
+    status: [code for code, of_code in STATUS.items() if of_code == status] for status in sorted(set(STATUS.values()))
+}
+
 HINT: Mapping[Code, str] = {
     Code.UNAUTHORIZED: "Send the control token as a bearer token",
     Code.INVALID_REQUEST: "Correct the request; nothing was changed",

@@ -1,0 +1,177 @@
+"""The control plane over HTTP: one small app, to be mounted under `/checkpoint/v1` in any ASGI server.
+
+Off unless it is mounted. Every route needs the bearer token, compared in constant time; a wrong one changes nothing and
+learns nothing. `openapi.json` describes the routes and needs the token too.
+"""
+
+import hmac
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic.json_schema import models_json_schema
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from .errors import CODES_BY_STATUS, Code, ParticipantError
+from .plane import ControlPlane
+from .wire import (
+    Abort,
+    Activate,
+    Adopt,
+    Adopted,
+    Capabilities,
+    Commit,
+    Committed,
+    Done,
+    Prepare,
+    Prepared,
+    Renew,
+    Renewed,
+    Resume,
+    Retire,
+    Retired,
+    Stage,
+    Status,
+)
+
+CONTROL_PREFIX = "/checkpoint/v1"
+MAX_BODY_BYTES = 64 * 1024 * 1024
+
+OPERATIONS: Mapping[str, tuple[type[BaseModel], type[BaseModel]]] = {
+    "adopt": (Adopt, Adopted),
+    "prepare": (Prepare, Prepared),
+    "commit": (Commit, Committed),
+    "renew": (Renew, Renewed),
+    "resume": (Resume, Done),
+    "abort": (Abort, Done),
+    "stage": (Stage, Done),
+    "activate": (Activate, Done),
+    "retire": (Retire, Retired),
+}
+"""Each operation, its message and its answer. All are POST; the order of their use is DESIGN's."""
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def control_app(plane: ControlPlane, token: str) -> Starlette:
+    """The app of one participant process. Raises ValueError for an empty token."""
+    if not token:
+        raise ValueError("the control plane needs a token: an empty one would let anybody in")
+
+    async def capabilities(request: Request) -> Response:
+        return _json(plane.capabilities())
+
+    async def status(request: Request) -> Response:
+        return _json(plane.status())
+
+    async def openapi(request: Request) -> Response:
+        return JSONResponse(describe())
+
+    handlers = {"capabilities": capabilities, "status": status, "openapi.json": openapi}
+    routes = [Route(f"/{name}", _guarded(token, handler), methods=["GET"]) for name, handler in handlers.items()]
+    for name, (message, _) in OPERATIONS.items():
+        operation = _operation(getattr(plane, name), message)
+        routes.append(Route(f"/{name}", _guarded(token, operation), methods=["POST"]))
+    return Starlette(routes=routes)
+
+
+def _guarded(token: str, handler: Handler) -> Handler:
+    async def guarded(request: Request) -> Response:
+        try:
+            _authorize(request, token)
+            return await handler(request)
+        except ParticipantError as error:
+            return error_response(error)
+
+    return guarded
+
+
+def _authorize(request: Request, token: str) -> None:
+    given = request.headers.get("authorization", "")
+    if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+        raise ParticipantError(Code.UNAUTHORIZED, "the control token is missing or wrong")
+
+
+def _operation(call: Callable[[Any], Awaitable[BaseModel]], message: type[BaseModel]) -> Handler:
+    async def operate(request: Request) -> Response:
+        body = await read_body(request, MAX_BODY_BYTES)
+        try:
+            parsed = message.model_validate_json(body)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(str(step) for step in first["loc"]) or "body"
+            raise ParticipantError(Code.INVALID_REQUEST, f"{where}: {first['msg']}") from error
+        return _json(await call(parsed))
+
+    return operate
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """The body, refused while it streams in where it is too large."""
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > max_bytes:
+            raise ParticipantError(Code.INVALID_REQUEST, f"the body has more than {max_bytes} bytes")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def error_response(error: ParticipantError) -> Response:
+    """An error as HTTP; 503 says when to come back."""
+    headers = {"retry-after": str(error.details.get("retry_after_s", 1))} if error.status == 503 else {}
+    return JSONResponse(error.to_body(), error.status, headers)
+
+
+def _json(answer: BaseModel) -> Response:
+    return Response(answer.model_dump_json(), media_type="application/json")
+
+
+def describe() -> dict[str, Any]:
+    """The OpenAPI document of the control plane."""
+    models = [model for pair in OPERATIONS.values() for model in pair] + [Capabilities, Status]
+    _, schema = models_json_schema(
+        [(model, "validation") for model in dict.fromkeys(models)], ref_template="#/components/schemas/{model}"
+    )
+    paths: dict[str, Any] = {
+        f"{CONTROL_PREFIX}/{name}": {"post": _describe_operation(name, message, answer)}
+        for name, (message, answer) in OPERATIONS.items()
+    }
+    for name, model in (("capabilities", Capabilities), ("status", Status)):
+        paths[f"{CONTROL_PREFIX}/{name}"] = {"get": {"operationId": name, "responses": _responses(model)}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "midflight control plane", "version": "1"},
+        "paths": paths,
+        "components": {
+            "schemas": schema.get("$defs", {}),
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}],
+    }
+
+
+def _describe_operation(name: str, message: type[BaseModel], answer: type[BaseModel]) -> dict[str, Any]:
+    return {
+        "operationId": name,
+        "summary": (message.__doc__ or "").strip().splitlines()[0],
+        "requestBody": {"required": True, "content": {"application/json": {"schema": _ref(message)}}},
+        "responses": _responses(answer),
+    }
+
+
+def _responses(answer: type[BaseModel]) -> dict[str, Any]:
+    fine = {"description": "done", "content": {"application/json": {"schema": _ref(answer)}}}
+    errors = {
+        str(status): {"description": ", ".join(code.value for code in codes)}
+        for status, codes in CODES_BY_STATUS.items()
+    }
+    return {"200": fine, **errors}
+
+
+def _ref(model: type[BaseModel]) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{model.__name__}"}
