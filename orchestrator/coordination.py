@@ -23,6 +23,7 @@ from participants import (
     Commit,
     Committed,
     Done,
+    Message,
     Prepare,
     Prepared,
     Renew,
@@ -155,7 +156,7 @@ async def restore(
     def activate(member: Member) -> Activate:
         return Activate(**fleet.envelope(member), round=round_)
 
-    steps: list[Callable[[Member], BaseModel]] = [stage, activate]
+    steps: list[Callable[[Member], Message]] = [stage, activate]
     for step in steps:
         outcomes = await ask_all(fleet.members, step, Done, timeout_s=timeout_s)
         if failures := failures_of(outcomes):
@@ -189,7 +190,7 @@ async def retire(fleet: Fleet, lives: Sequence[Life], *, timeout_s: float) -> fr
 async def _end(fleet: Fleet, round_: CheckpointId, kind_of_end: type[Resume] | type[Abort]) -> None:
     failures: dict[str, BaseException | str] = {}
 
-    def message(member: Member) -> BaseModel:
+    def message(member: Member) -> Message:
         return kind_of_end(**fleet.envelope(member), round=round_)
 
     for kind in RESUME_ORDER:

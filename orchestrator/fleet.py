@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import anyio
 from pydantic import BaseModel
 
-from participants import Adopt, Adopted, Capabilities, Floor, ParticipantError
+from participants import Adopt, Adopted, Capabilities, Floor, Message, ParticipantError
 
 from .errors import ControlFailed
 from .links import Link
@@ -99,7 +99,7 @@ async def discover(links: Sequence[Link], run: str) -> Fleet:
 
 async def ask_all(
     members: Sequence[Member],
-    message: Callable[[Member], BaseModel],
+    message: Callable[[Member], Message],
     answer: type[Answer],
     *,
     timeout_s: float = CALL_TIMEOUT_S,

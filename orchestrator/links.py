@@ -5,43 +5,12 @@ from typing import Any, Protocol, TypeVar
 import httpx
 from pydantic import BaseModel
 
-from participants import (
-    CONTROL_PREFIX,
-    Abort,
-    Activate,
-    Adopt,
-    Adopted,
-    Capabilities,
-    Commit,
-    Committed,
-    ControlPlane,
-    Done,
-    ParticipantError,
-    Prepare,
-    Prepared,
-    Renew,
-    Renewed,
-    Resume,
-    Retire,
-    Retired,
-    Stage,
-    Status,
-)
+from participants import CONTROL_PREFIX, OPERATIONS, Capabilities, ControlPlane, Message, ParticipantError, Status
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
-OPERATIONS: dict[type[BaseModel], tuple[str, type[Any]]] = {
-    Adopt: ("adopt", Adopted),
-    Prepare: ("prepare", Prepared),
-    Commit: ("commit", Committed),
-    Renew: ("renew", Renewed),
-    Resume: ("resume", Done),
-    Abort: ("abort", Done),
-    Stage: ("stage", Done),
-    Activate: ("activate", Done),
-    Retire: ("retire", Retired),
-}
-"""Each message, the operation that it asks for, and the answer's type."""
+NAMES = {message: name for name, (message, _) in OPERATIONS.items()}
+"""Each message's operation."""
 
 
 class Link(Protocol):
@@ -53,7 +22,7 @@ class Link(Protocol):
     async def status(self) -> Status:
         """Where it stands."""
 
-    async def send(self, message: BaseModel, answer: type[Answer]) -> Answer:
+    async def send(self, message: Message, answer: type[Answer]) -> Answer:
         """One control operation. Raises ParticipantError."""
 
 
@@ -72,12 +41,11 @@ class LocalLink:
         """Where it stands."""
         return self._plane.status()
 
-    async def send(self, message: BaseModel, answer: type[Answer]) -> Answer:
+    async def send(self, message: Message, answer: type[Answer]) -> Answer:
         """One control operation."""
-        operation, kind = OPERATIONS[type(message)]
-        result = await getattr(self._plane, operation)(message)
+        result = await getattr(self._plane, NAMES[type(message)])(message)
         if not isinstance(result, answer):
-            raise TypeError(f"{operation} answers {kind.__name__} and not {answer.__name__}")
+            raise TypeError(f"{NAMES[type(message)]} does not answer {answer.__name__}")
         return result
 
 
@@ -100,10 +68,10 @@ class HttpLink:
         """Where it stands."""
         return Status.model_validate_json(await self._request("GET", "status", None))
 
-    async def send(self, message: BaseModel, answer: type[Answer]) -> Answer:
+    async def send(self, message: Message, answer: type[Answer]) -> Answer:
         """One control operation."""
-        operation, _ = OPERATIONS[type(message)]
-        return answer.model_validate_json(await self._request("POST", operation, message.model_dump_json()))
+        body = message.model_dump_json()
+        return answer.model_validate_json(await self._request("POST", NAMES[type(message)], body))
 
     async def _request(self, method: str, operation: str, body: str | None) -> bytes:
         response = await self._client.request(method, f"{self._url}/{operation}", content=body)

@@ -18,6 +18,7 @@ from .simple_agent import SimpleAgent
 from .tally import Sum
 from .upstream import OpenAIEndpoint, Upstream
 from .wire import (
+    OPERATIONS,
     Abort,
     Activate,
     Adopt,
@@ -27,6 +28,7 @@ from .wire import (
     Commit,
     Committed,
     Done,
+    Message,
     Modes,
     PairTally,
     Prepare,
@@ -42,6 +44,7 @@ from .wire import (
 
 __all__ = [
     "CONTROL_PREFIX",
+    "OPERATIONS",
     "STEPS",
     "TRANSITIONS",
     "Abort",
@@ -72,6 +75,7 @@ __all__ = [
     "Held",
     "Holder",
     "Kept",
+    "Message",
     "ModelServer",
     "Modes",
     "Next",

@@ -5,7 +5,7 @@ learns nothing. `openapi.json` describes the routes and needs the token too.
 """
 
 import hmac
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -17,41 +17,10 @@ from starlette.routing import Route
 
 from .errors import CODES_BY_STATUS, Code, ParticipantError
 from .plane import ControlPlane
-from .wire import (
-    Abort,
-    Activate,
-    Adopt,
-    Adopted,
-    Capabilities,
-    Commit,
-    Committed,
-    Done,
-    Prepare,
-    Prepared,
-    Renew,
-    Renewed,
-    Resume,
-    Retire,
-    Retired,
-    Stage,
-    Status,
-)
+from .wire import OPERATIONS, Capabilities, Status
 
 CONTROL_PREFIX = "/checkpoint/v1"
 MAX_BODY_BYTES = 64 * 1024 * 1024
-
-OPERATIONS: Mapping[str, tuple[type[BaseModel], type[BaseModel]]] = {
-    "adopt": (Adopt, Adopted),
-    "prepare": (Prepare, Prepared),
-    "commit": (Commit, Committed),
-    "renew": (Renew, Renewed),
-    "resume": (Resume, Done),
-    "abort": (Abort, Done),
-    "stage": (Stage, Done),
-    "activate": (Activate, Done),
-    "retire": (Retire, Retired),
-}
-"""Each operation, its message and its answer. All are POST; the order of their use is DESIGN's."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 

@@ -1,8 +1,8 @@
 """Simple Agent: a tool loop over the OpenAI Responses or Chat Completions API.
 
 State: the items so far (input, outputs, tool outputs; always in the form of the Responses API), the tool calls of
-the last reply still to be made, the number of model calls, and the summed usage. Each tool call is made in
-order, with a boundary after each. The loop ends when a reply calls no tool, is incomplete or a refusal, or a budget is spent.
+the last reply still to be made, the number of model calls, and the summed usage. Each tool call is made in order, with
+a boundary after each. The loop ends when a reply calls no tool, is incomplete or a refusal, or a budget is spent.
 
 Bad JSON arguments and unknown tools become a tool output that tells the model, and nothing is called. An empty reply
 ends as `incomplete`. Ids are made from the rollout, so that a continued run gives the same response as an

@@ -4,6 +4,7 @@ Every control call carries the run, the epoch, the floor and the incarnation tha
 relative and in seconds, never wall-clock instants: hosts' clocks differ.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
@@ -222,3 +223,17 @@ class Status(Message):
     blockers: tuple[Blocker, ...]
     blocker_count: int
     last_errors: tuple[str, ...]
+
+
+OPERATIONS: Mapping[str, tuple[type[Message], type[Message]]] = {
+    "adopt": (Adopt, Adopted),
+    "prepare": (Prepare, Prepared),
+    "commit": (Commit, Committed),
+    "renew": (Renew, Renewed),
+    "resume": (Resume, Done),
+    "abort": (Abort, Done),
+    "stage": (Stage, Done),
+    "activate": (Activate, Done),
+    "retire": (Retire, Retired),
+}
+"""Every operation that is sent, its message and its answer; capabilities and status are asked for beside them."""
