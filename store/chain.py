@@ -14,6 +14,7 @@ A listing is a hint where to start reading, never proof that an entry is missing
 
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 
 from .again import damage_seen_twice
 from .backends.base import Backend
@@ -78,6 +79,7 @@ class Chain:
                 return own
             decided = decide(self)
             if isinstance(decided, Entry):
+                await self._make_durable(decided)
                 return decided
             entry = self._next(epoch, decided, token)
             if await self._create(entry):
@@ -115,6 +117,16 @@ class Chain:
 
     def _find_token(self, token: str) -> Entry | None:
         return next((entry for entry in reversed(self.entries) if entry.token == token), None)
+
+    async def confirm(self) -> None:
+        """Make durable what was read so far: its writer may have died, or failed, before it was."""
+        if self.entries:
+            await self._make_durable(self.entries[-1])
+
+    async def _make_durable(self, entry: Entry) -> None:
+        """Put an entry that was only read once more: a create that finds its slot taken makes sure of the slot."""
+        with suppress(AlreadyExists):
+            await self._backend.create(entry_key(entry.n), seal(entry.model_dump(mode="json")))
 
     async def _hint(self) -> int:
         try:

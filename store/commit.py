@@ -154,10 +154,10 @@ class ParticipantCommit:
     async def _seal(self, data: bytes, standing: bytes | None) -> Receipt:
         key = participant_key(self._checkpoint, self._process)
         self._sealing = True
-        if standing is None:
-            await create_once(self._store.backend, key, data)
-        elif standing != data:
+        if standing not in (None, data):
             raise CheckpointConflict(key, "an earlier commit of this round wrote other records")
+        # Also where it stands: the sync of an earlier try may have failed, and this makes sure of it.
+        await create_once(self._store.backend, key, data)
         self._guard()
         manifest = ParticipantManifest.model_validate_json(data)
         return Receipt(

@@ -1,6 +1,7 @@
 """Judging every state that a power loss during recorded work may leave on the disk."""
 
 import shutil
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -55,11 +56,18 @@ class Tried:
 
 
 async def explore(
-    stage: Stage, verdicts: Verdicts, scratch: Path, go_on: GoOn, effort: Effort = QUICK, *, start: int = 0
+    stage: Stage,
+    verdicts: Verdicts,
+    scratch: Path,
+    go_on: GoOn,
+    effort: Effort = QUICK,
+    *,
+    start: int = 0,
+    end: int = sys.maxsize,
 ) -> Tried:
-    """Try the states after each number of operations from `start` on; `scratch` is a folder for them."""
+    """Try the states after each number of operations from `start` to `end`; `scratch` is a folder for them."""
     tried, disk = Tried(), Disk(stage.base)
-    for position in range(len(stage.log) + 1):
+    for position in range(min(end, len(stage.log)) + 1):
         changed = disk.apply(stage.log[position - 1]) if position else True
         if position < start or not (changed or position in stage.marks.values()):
             continue
@@ -72,8 +80,8 @@ async def explore(
                 tried.problems.append(f"after operation {position}, {_short(last)}: {found}")
             if len(tried.problems) >= ENOUGH:
                 return tried
-    missing = [view for view in verdicts.views[-1:] if view not in tried.found.values()]
-    tried.problems += [f"never seen: {view}" for view in missing]
+    if end >= len(stage.log) and verdicts.views[-1] not in tried.found.values():
+        tried.problems.append(f"never seen: {verdicts.views[-1]}")
     return tried
 
 

@@ -74,9 +74,9 @@ async def _prune(stage: Stage) -> None:
 
 SCENES = {
     "commit": Scene(_commit, Verdicts([ONE, TWO], {"published": 1})),
-    "claim": Scene(_claim, Verdicts([ONE, replace(ONE, epoch=2, entries=3)], {"claimed": 1})),
-    "seal": Scene(_seal, Verdicts([ONE, replace(ONE, entries=3)], {"sealed": 1})),
-    "prune": Scene(_prune, Verdicts([TWO, PRUNED, replace(PRUNED, entries=5)], {"pruned": 2})),
+    "claim": Scene(_claim, Verdicts([ONE, replace(ONE.later(1), epoch=2)], {"claimed": 1})),
+    "seal": Scene(_seal, Verdicts([ONE, ONE.later(1)], {"sealed": 1})),
+    "prune": Scene(_prune, Verdicts([TWO, PRUNED, PRUNED.later(1)], {"pruned": 2})),
 }
 """By name; opening is beside them, because it needs a stage without a store."""
 

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from store import (
@@ -141,6 +141,10 @@ class View:
     def damage(self) -> list[str]:
         """Everything that is not whole."""
         return [f"{name}: {cursor}" for name, cursor in self.cursors if isinstance(cursor, str)]
+
+    def later(self, entries: int) -> "View":
+        """The same after so many more entries."""
+        return replace(self, entries=self.entries + entries)
 
     def cursor(self, checkpoint: CheckpointId | None) -> int | str | None:
         """The cursor of one checkpoint; None where it is not published."""
