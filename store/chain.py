@@ -74,10 +74,7 @@ class Chain:
         token = token or secrets.token_hex(16)
         while True:
             await self.refresh()
-            own = self._find_token(token) if repeated else None
-            if own is not None:
-                return own
-            decided = decide(self)
+            decided = (self._find_token(token) if repeated else None) or decide(self)
             if isinstance(decided, Entry):
                 await self._make_durable(decided)
                 return decided

@@ -110,8 +110,6 @@ async def prune(store: Store, policy: Retention, progress: Progress | None = Non
             continue  # The chain moved: look again.
         if resumed and not found.checkpoints:
             await chain.confirm()  # A prune that was killed may have left its plan short of durable.
-        if resumed and not found.checkpoints:
-            await chain.confirm()  # A prune that was killed may have left its plan short of durable.
         await _delete(store, found.doomed, report, progress)
         if not report.failures:
             for plan in chain.state.plans:
