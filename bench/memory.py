@@ -53,7 +53,7 @@ async def _child(url: str, records: int, size: int, participants: int) -> Peak:
         start = peak_mb()
         await ours.commit(store, [shape.records(first, count, size) for first, count in spans])
         commit = peak_mb()
-        if await ours.restore(store) != records:
+        if await ours.stream(store) != records:
             raise ValueError("not every record came back")
         return Peak(records, start, commit, peak_mb())
 

@@ -34,8 +34,16 @@ async def commit(store: Store, participants: Sequence[Iterable[Record]]) -> Ref:
         return await controller.publish(draft, timeout_s=PUBLISH_TIMEOUT_S)
 
 
-async def restore(store: Store) -> int:
-    """Open the head, verify all of it, then read every record; returns how many there were."""
+async def restore(store: Store) -> list[Record]:
+    """Open the head, verify all of it, then parse every record and keep it, as a restoring participant does."""
+    checkpoint = await open_checkpoint(store)
+    await checkpoint.verify()
+    async with checkpoint.records() as records:
+        return [record async for record in records]
+
+
+async def stream(store: Store) -> int:
+    """The same for somebody who keeps none; returns how many there were."""
     checkpoint = await open_checkpoint(store)
     await checkpoint.verify()
     count = 0

@@ -1,9 +1,10 @@
 """Runs of a case and of its limit, interleaved so that a noisy machine troubles both, and what they amount to."""
 
+import gc
 import statistics
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 MB = 1e6
@@ -14,12 +15,16 @@ class Clock:
     """Collects the seconds of one thing, run by run."""
 
     runs: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    """Seconds of processor time of all threads, which other processes disturb least."""
 
-    @asynccontextmanager
-    async def run(self) -> AsyncIterator[None]:
+    @contextmanager
+    def run(self) -> Iterator[None]:
         """Measure one run."""
-        began = time.perf_counter()
+        gc.collect()
+        began, cpu = time.perf_counter(), time.process_time()
         yield
+        self.cpu.append(time.process_time() - cpu)
         self.runs.append(time.perf_counter() - began)
 
     @property
@@ -28,7 +33,7 @@ class Clock:
         return statistics.median(self.runs)
 
     def __str__(self) -> str:
-        return f"{min(self.runs):7.3f} {self.median:7.3f} {max(self.runs):7.3f}"
+        return f"{min(self.runs):7.3f} {self.median:7.3f} {max(self.runs):7.3f} {statistics.median(self.cpu):7.3f}"
 
 
 @dataclass(frozen=True, slots=True)

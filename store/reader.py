@@ -320,10 +320,11 @@ def _check_lives(manifest: AggregateManifest, processes: Iterable[Process]) -> N
         raise CorruptCheckpoint(name, "a rollout stands twice in its three sets")
     held: set[tuple[str, str, str]] = set()
     for process in processes:
-        for life in (life for frame in process.frames for life in frame.lives):
-            key = (process.name.kind, process.name.name, life.rollout_id)
+        holder = process.name
+        for life in lives_of(process):
+            key = (holder.kind, holder.name, life.rollout_id)
             if scope.get(life.rollout_id) != life or key in held:
-                raise CorruptCheckpoint(name, f"{process.name} holds {life}, which its scope does not have so")
+                raise CorruptCheckpoint(name, f"{holder} holds {life}, which its scope does not have so")
             held.add(key)
     kept = {rollout_id for _, _, rollout_id in held}
     for life in manifest.scope:

@@ -5,7 +5,6 @@ A line is `{"life":"<life>","payload":<value>}`, or, where bytes stand in the pa
 """
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,8 +97,10 @@ def decode_line(line: bytes, life: Life) -> Record:
     """Parse one line of a part that, by the index, holds the record of `life`. Raises CorruptCheckpoint."""
     start = _head(life) + _PAYLOAD
     if line.startswith(start) and line.endswith(b"}"):
-        with suppress(CorruptCheckpoint):  # The longer way has the better message.
+        try:
             return Record(life, parse_exactly(line[len(start) : -1], "a payload"))
+        except CorruptCheckpoint:
+            pass  # The longer way has the better message.
     return _decode_other(line, life)
 
 
