@@ -249,6 +249,10 @@ class Holder(ABC, Generic[State]):
         """Every life that may act here."""
         return [held.life for held in self._held.values() if not held.stopped]
 
+    def held(self) -> list[Held[State]]:
+        """Every live life, for whoever reports on it."""
+        return list(self._held.values())
+
     def counts(self) -> dict[str, int]:
         """For the status."""
         return {

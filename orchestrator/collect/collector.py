@@ -71,6 +71,7 @@ class Collector:
         self._room = anyio.Event()
         self._one_checkpoint = anyio.Lock()
         self._blocking: list[Life] = []
+        self._saved: dict[Life, int] = {}
         self.ledger = ledger
         self.tally = Tally()
         self.finished = anyio.Event()
@@ -204,6 +205,7 @@ class Collector:
         try:
             async with checkpoint(fleet, self._controller, self._limits, resumed=let_go) as opened:
                 scope, restarts = self.ledger.sets(opened.standstill.restarts)
+                saved = self._tokens()
                 opened.take(
                     scope=scope,
                     restarts=restarts,
@@ -214,6 +216,7 @@ class Collector:
                 )
         finally:
             let_go()
+        self._saved = saved
         self._report(opened.published, opened.held_s, time.monotonic() - began, len(scope))
         await self._prune()
         return opened.published
@@ -232,6 +235,24 @@ class Collector:
             await prune(self._store, Retention(keep_last=self._config.checkpoint.keep_last))
         except StoreError as error:
             self._emit("prune_failed", {"error": str(error)})
+
+    @property
+    def turns_in_flight(self) -> int:
+        """Model calls that the episodes in flight have made."""
+        return sum(state["steps"] for state in self._agent_states().values())
+
+    @property
+    def tokens_at_risk(self) -> int:
+        """Tokens of the episodes in flight that no checkpoint has yet."""
+        return sum(max(0, tokens - self._saved.get(life, 0)) for life, tokens in self._tokens().items())
+
+    def _tokens(self) -> dict[Life, int]:
+        """Tokens that each episode in flight has generated."""
+        return {life: int(state["usage"].get("output_tokens", 0)) for life, state in self._agent_states().items()}
+
+    def _agent_states(self) -> dict[Life, Any]:
+        held = ((held.life, held.state.activation) for held in self._world.agent.held())
+        return {life: activation.state for life, activation in held if activation is not None}
 
     def blockers(self) -> list[Life]:
         """The open lives that held the last checkpoint back."""

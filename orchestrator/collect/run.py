@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
+from rich.console import Console
 
 from store import (
     DEFAULT_LIMITS,
@@ -38,6 +39,7 @@ from .config import Config, ConfigError
 from .fingerprint import fingerprint
 from .ledger import RunLedger
 from .output import Line, Output, count_failures, final_lines, merge, open_output
+from .progress import live_table
 from .rows import Rollout, load_rollouts
 from .world import World, open_world
 
@@ -53,6 +55,8 @@ class Options:
     take_over: bool = False
     accept: Sequence[str] = ()
     """Fingerprint fields that may differ."""
+    live: bool = False
+    """Show a live table on stderr."""
 
 
 @dataclass(slots=True)
@@ -70,6 +74,11 @@ class Summary:
     restarted: int = 0
     checkpoints: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
+
+    def as_facts(self) -> dict[str, Any]:
+        """For an event."""
+        plain = {name: getattr(self, name) for name in self.__slots__ if name != "facts"}
+        return {**plain, **self.facts}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +144,7 @@ async def _collect(
         "started",
         {"epoch": epoch, "rollouts": len(rollouts), "done": len(ledger.done), "restored": len(ledger.restored)},
     )
-    stopped = await _until_done(config, collector, emit)
+    stopped = await _until_done(config, collector, emit, live=options.live)
     return await _finish(config, collector, output, before, summary, stopped)
 
 
@@ -195,7 +204,7 @@ async def _restore(
 # Signals and the end
 
 
-async def _until_done(config: Config, collector: Collector, emit: Emit) -> bool:
+async def _until_done(config: Config, collector: Collector, emit: Emit, *, live: bool) -> bool:
     """Collect; True where SIGTERM stopped it."""
     stopped = False
     async with anyio.create_task_group() as group:
@@ -215,7 +224,8 @@ async def _until_done(config: Config, collector: Collector, emit: Emit) -> bool:
                     group.start_soon(_stop, config, collector, group.cancel_scope)
 
         group.start_soon(watch)
-        await collector.run()
+        async with live_table(collector, Console(stderr=True), on=live):
+            await collector.run()
         group.cancel_scope.cancel()
     return stopped and not collector.ledger.finished
 

@@ -57,7 +57,7 @@ async def open_world(config: Config, store: Store | None, upstream: Upstream | N
         )
         environment = EnvironmentServer(LocalPeer(agent), peers)
         await stack.enter_async_context(environment.run())
-        holders = [environment, model, agent, *resources.values()]
+        holders: list[Holder[Any]] = [environment, model, agent, *resources.values()]
         fleet = await _control(stack, holders, store) if store else None
         yield World(environment, model, agent, resources, fleet)
 
@@ -72,7 +72,7 @@ def _endpoint(config: Config) -> OpenAIEndpoint:
     return OpenAIEndpoint(model.base_url, api_key=secret(model.api_key_env), retry_for_s=model.retry_for_s)
 
 
-def _load(name: str, target: str, options: dict[str, object]) -> ResourcesServer:
+def _load(name: str, target: str, options: dict[str, Any]) -> ResourcesServer:
     module, _, attribute = target.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
