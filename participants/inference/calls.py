@@ -24,6 +24,11 @@ KEPT_HEADERS = frozenset({"x-session-id", "x-request-id", "idempotency-key", "tr
 KEPT_PREFIX = "x-midflight-"
 
 
+def is_of_interest(header: str) -> bool:
+    """Whether a header is recorded."""
+    return header in KEPT_HEADERS or header.startswith(KEPT_PREFIX)
+
+
 class CallState(StrEnum):
     """Where a call stands."""
 
@@ -111,6 +116,12 @@ class CallLog:
         if self._file is not None:
             os.write(self._file, orjson.dumps({"event": event} | record.document()) + b"\n")
 
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
 
 class Calls:
     """All calls since the start or the last reset, and waiting for them to change."""
@@ -133,9 +144,7 @@ class Calls:
             dialect=job.dialect,
             model=job.model,
             stream=job.stream,
-            headers={
-                name: value for name, value in headers.items() if name in KEPT_HEADERS or name[:12] == KEPT_PREFIX
-            },
+            headers={name: value for name, value in headers.items() if is_of_interest(name)},
             prompt_sha256=hashlib.sha256(job.prompt.encode("utf-32-le")).hexdigest(),
             prompt_tokens=len(job.prompt),
             max_tokens=job.limits.max_tokens,

@@ -59,7 +59,8 @@ class Backend:
         from .control_routes import control_routes
 
         self.settings = settings
-        self.calls = Calls(CallLog(settings.log))
+        self._log = CallLog(settings.log)
+        self.calls = Calls(self._log)
         self.board = Board(settings.pace)
         routes = [
             Route("/health", _health),
@@ -70,6 +71,10 @@ class Backend:
             *(control_routes(self) if settings.control else []),
         ]
         self.app = Starlette(routes=routes)
+
+    def close(self) -> None:
+        """Close the log; calls that end later are not in it."""
+        self._log.close()
 
     async def _models(self, _request: Request) -> Response:
         model = {"id": self.settings.model, "object": "model", "created": 0, "owned_by": "midflight"}

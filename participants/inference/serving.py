@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 
@@ -33,12 +34,12 @@ class _Intended(logging.Filter):
         return not record.getMessage().startswith("ASGI callable returned without completing")
 
 
-def config_of(backend: Backend, *, loop: str = "none") -> uvicorn.Config:
+def config_of(backend: Backend) -> uvicorn.Config:
     """How a backend is served."""
     config = uvicorn.Config(
         backend.app,
         http="httptools",
-        loop=loop,
+        loop="none",
         ws="none",
         lifespan="off",
         backlog=BACKLOG,
@@ -88,7 +89,13 @@ async def serving(backend: Backend, *, host: str = "127.0.0.1", port: int = 0) -
 
 
 def serve_forever(backend: Backend, host: str, port: int, ready: Callable[[str], None]) -> None:
-    """Serve as the whole program, until a signal ends it. `ready` is told the URL: who connects is served."""
-    listener = bind(host, port)
-    ready(url_of(listener))
-    uvicorn.Server(config_of(backend, loop="uvloop")).run([listener])
+    """Serve as the whole program, until SIGINT or SIGTERM. `ready` is told the URL: who connects is served."""
+    anyio.run(_until_signal, backend, host, port, ready, backend_options={"use_uvloop": True})
+
+
+async def _until_signal(backend: Backend, host: str, port: int, ready: Callable[[str], None]) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with serving(backend, host=host, port=port) as url:
+            ready(url)
+            await anext(signals)
+    backend.close()

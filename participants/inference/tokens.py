@@ -55,11 +55,10 @@ WORDS = _words()
 FIRST_WORD = FIRST_MARK + len(MARKS)
 VOCABULARY_SIZE = FIRST_WORD + len(WORDS)
 
+_FIRST_WORD_ID = chr(FIRST_WORD)
 _ID_OF = {word: chr(FIRST_WORD + n) for n, word in enumerate(WORDS)}
 _MARK_OF = {mark: chr(FIRST_MARK + n) for n, mark in enumerate(MARKS)}
-_BYTES_OF = {token: word.encode() for word, token in _ID_OF.items()} | {
-    token: mark.encode() for mark, token in _MARK_OF.items()
-}
+_TEXT_OF = {token: text for text, token in (_ID_OF | _MARK_OF).items()}
 _WORD = re.compile(r" [a-z]+")
 _MARK_TEXT = re.compile("|".join(re.escape(mark) for mark in MARKS))
 _MARK_ID = re.compile(f"[{END}-{REFUSAL}]")
@@ -87,7 +86,7 @@ def _word_id(match: re.Match[str]) -> str:
 
 def to_bytes(ids: str) -> bytes:
     """The bytes that ids stand for; marks as their names."""
-    plain = _ABOVE_BYTES.sub(lambda match: _BYTES_OF[match[0]].decode("latin-1"), ids)
+    plain = _ABOVE_BYTES.sub(lambda match: _TEXT_OF[match[0]], ids)
     return plain.encode("latin-1")
 
 
@@ -98,6 +97,8 @@ def decode(ids: str) -> str:
 
 def decode_shown(ids: str) -> str:
     """The text of generated ids for a client: two marks as single characters, the others dropped."""
+    if len(ids) == 1 and ids >= _FIRST_WORD_ID:
+        return _TEXT_OF[ids]
     parts, end = [], 0
     for match in _MARK_ID.finditer(ids):
         parts += [decode(ids[end : match.start()]), {CALL: SHOWN_CALL, REFUSAL: SHOWN_REFUSAL}.get(match[0], "")]

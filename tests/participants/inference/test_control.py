@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -131,7 +132,7 @@ def test_calls_beyond_the_concurrency_wait_their_turn(backend: RunningBackend) -
 
 
 @pytest.mark.process
-def test_a_killed_backend_leaves_its_records(tmp_path: Any) -> None:
+def test_a_killed_backend_leaves_its_records(tmp_path: Path) -> None:
     """After SIGKILL the log has each call's begin once, and the end of those that ended; a new one appends to it."""
     with start_backend(tmp_path) as backend, OpenAI(base_url=backend.base_url, api_key="x", max_retries=0) as client:
         client.completions.create(model=backend.model, prompt="done", max_tokens=3)
@@ -151,7 +152,20 @@ def test_a_killed_backend_leaves_its_records(tmp_path: Any) -> None:
 
 
 @pytest.mark.process
-def test_without_control_there_is_no_control(tmp_path: Any) -> None:
+def test_a_terminated_backend_ends_although_it_holds_a_call(tmp_path: Path) -> None:
+    """SIGTERM ends it within its grace, and the call that it held is logged as aborted."""
+    with start_backend(tmp_path) as backend:
+        backend.control.hold(after_tokens=1)
+        with streaming(backend) as lines:
+            next(lines)
+            backend.control.wait(held=1)
+            backend.process.terminate()
+            assert backend.process.wait(20) == 0
+    assert [(event, call.state) for event, call in backend.logged()] == [("begin", "running"), ("end", "aborted")]
+
+
+@pytest.mark.process
+def test_without_control_there_is_no_control(tmp_path: Path) -> None:
     """The control routes exist only when asked for, and the options name model and pace."""
     options = ("--model", "m", "--seed", "7", "--tokens-per-s", "1e6", "--latency-s", "0.001", "--max-concurrency", "2")
     with start_backend(tmp_path, *options, control=False) as backend:

@@ -26,6 +26,7 @@ async def embedded(tmp_path: Path) -> AsyncIterator[tuple[Backend, httpx.AsyncCl
     backend = Backend(Settings(control=True, log=log))
     async with serving(backend) as url, httpx.AsyncClient(base_url=url, timeout=20) as client:
         yield backend, client
+    backend.close()
     assert len(read_log(log)) == 2 * backend.calls.counts()["total"]
 
 

@@ -1,7 +1,7 @@
 """Generation is a function of the ids: cut anywhere and continued, it is the same; limits end it where they say."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from participants.inference.assembly import Assembler
@@ -56,6 +56,7 @@ def test_every_cut_continues_exactly(name: str) -> None:
         assert [score for piece in rest for score in piece.scores] == scores[cut:]
 
 
+@settings(deadline=None)
 @given(prompts, st.integers(0, 40))
 def test_max_tokens_is_exact(prompt: Ids, most: int) -> None:
     """A limit gives that many tokens and `length`, or the end before it and `stop`."""
@@ -65,6 +66,7 @@ def test_max_tokens_is_exact(prompt: Ids, most: int) -> None:
     assert finish == ("stop" if most >= len(whole) else "length")
 
 
+@settings(deadline=None)
 @given(prompts, st.integers(1, 30), st.data())
 def test_a_stop_string_ends_before_itself_wherever_the_stream_was_cut(
     prompt: Ids, at: int, data: st.DataObject

@@ -1,7 +1,7 @@
 """The tokenizer and the template are exact both ways."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from participants.inference.errors import RequestRefused
@@ -32,6 +32,7 @@ messages = st.one_of(
 boxes = st.none() | st.just(ToolBox(({"name": "add", "parameters": {"type": "object"}},), "required"))
 
 
+@settings(deadline=None)
 @given(texts)
 def test_text_survives_its_ids(text: str) -> None:
     """Decoding what was encoded gives the same text, whether marks are read as marks or not."""
@@ -39,6 +40,7 @@ def test_text_survives_its_ids(text: str) -> None:
     assert decode(encode(text, marks=True)) == text
 
 
+@settings(deadline=None)
 @given(texts)
 def test_ids_survive_as_numbers(text: str) -> None:
     """The list that a client gets names the same ids when it comes back."""
@@ -46,12 +48,14 @@ def test_ids_survive_as_numbers(text: str) -> None:
     assert from_numbers(to_numbers(ids)) == ids
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(WORDS), max_size=20), texts)
 def test_words_after_any_text_are_canonical(words: list[str], text: str) -> None:
     """Encoding a text with words after it gives the ids of both: a prefix sent as text is the same prefix."""
     assert encode(text + "".join(words)) == encode(text) + "".join(encode(word) for word in words)
 
 
+@settings(deadline=None)
 @given(st.lists(messages, max_size=6).map(tuple), boxes, texts)
 def test_a_rendered_conversation_is_read_back(turns: tuple[Message, ...], box: ToolBox | None, text: str) -> None:
     """A prompt says its conversation and tools, and with part of a turn after it also that part."""
