@@ -19,6 +19,7 @@ from .errors import Code, ParticipantError
 
 LIFE_HEADER = "x-midflight-life"
 CALL_HEADER = "x-midflight-call"
+REVISION_HEADER = "x-midflight-revision"
 MODE_HEADER = "x-midflight-checkpoint-mode"
 VERIFY_HEADER = "x-midflight-checkpoint-verify"
 

@@ -1,0 +1,139 @@
+"""The data plane over HTTP: one ASGI app in front of a participant of any kind.
+
+Identity is the life: the header `x-midflight-life`, or the path prefix `/rollouts/<rollout_id>/<epoch>.<attempt>.<n>`
+of clients that cannot set headers. Where both stand they must be equal. A request without a life is served as it
+comes while this process knows no epoch, and refused once it does: nobody could tell whose work it is.
+
+Errors are `{"error": {"code", "message", "hint", "details"}}` with the code in `x-midflight-error`. Text goes out as
+text, anything else as JSON, streams as server-sent events, chunk by chunk.
+"""
+
+import logging
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Any
+
+import anyio.to_thread
+import orjson
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from store import InvalidName, Life
+
+from .data import CALL_HEADER, LIFE_HEADER, CallId, Reply, Request, error_reply
+from .errors import Code, ParticipantError
+from .peer import ERROR_HEADER, EVENT_STREAM, Handler
+
+MAX_BODY_BYTES = 256 * 2**20
+PARSE_IN_THREAD_BYTES = 256 * 2**10
+"""Larger bodies are parsed in a worker thread."""
+HEALTH_ROUTES = ("/", "/health", "/healthz", "/livez", "/readyz")
+
+_PREFIX = re.compile(r"/rollouts/([^/]+)/(\d+)\.(\d+)\.(\d+)(/.*)")
+_NOT_PASSED_ON = frozenset(
+    {LIFE_HEADER, CALL_HEADER, "host", "connection", "content-length", "content-type", "transfer-encoding", "accept",
+     "accept-encoding", "authorization", "user-agent"}
+)  # fmt: skip
+_NOT_SENT = frozenset({"content-length", "content-type", "transfer-encoding", "connection"})
+
+log = logging.getLogger("midflight.data")
+
+
+def data_app(handler: Handler, *, epoch: Callable[[], int] = lambda: 0) -> Starlette:
+    """The app; `epoch` gives the epoch that this process knows, 0 for none."""
+
+    async def serve(incoming: HttpRequest) -> Response:
+        try:
+            return _respond(await _serve(handler, incoming, epoch))
+        except ParticipantError as error:
+            return _respond(_error(error))
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except Exception as error:
+            log.exception("%s: %s raised", handler.role, incoming.url.path)
+            return _respond(_error(ParticipantError(Code.INTERNAL, f"{handler.role} raised {error!r:.300}")))
+
+    async def health(_: HttpRequest) -> Response:
+        return _respond(Reply(200, {"status": "ok"}))
+
+    routes = [Route(path, health, methods=["GET"], include_in_schema=False) for path in HEALTH_ROUTES]
+    return Starlette(routes=[*routes, Route("/{path:path}", serve, methods=["GET", "POST"])])
+
+
+async def _serve(handler: Handler, incoming: HttpRequest, epoch: Callable[[], int]) -> Reply:
+    life, route = _identity(incoming)
+    if life is None and epoch():
+        raise ParticipantError(
+            Code.INVALID_REQUEST, f"this server takes part in checkpoints, and the call has no {LIFE_HEADER}"
+        )
+    call = incoming.headers.get(CALL_HEADER)
+    if call is not None and life is None:
+        raise ParticipantError(Code.INVALID_REQUEST, f"a call with {CALL_HEADER} needs a life")
+    headers = {name: value for name, value in incoming.headers.items() if name not in _NOT_PASSED_ON}
+    body = None if incoming.method == "GET" else await _body(incoming)
+    request = Request(
+        route=route, body=body, life=life, call=None if call is None else CallId.parse(call), headers=headers
+    )
+    return await handler.handle(request)
+
+
+def _identity(incoming: HttpRequest) -> tuple[Life | None, str]:
+    """The life that a request names, and its route without the prefix."""
+    named = incoming.headers.get(LIFE_HEADER)
+    path = incoming.scope["path"]
+    match = _PREFIX.fullmatch(path)
+    try:
+        if match is None:
+            return (None if named is None else Life.parse(named)), path
+        life = Life.parse(f"{match[1]}/{match[2]}.{match[3]}#{match[4]}")
+        if named is not None and Life.parse(named) != life:
+            raise ParticipantError(Code.INVALID_REQUEST, f"the path names {life}, and {LIFE_HEADER} {named!r:.200}")
+    except InvalidName as error:
+        raise ParticipantError(Code.INVALID_REQUEST, str(error)) from error
+    return life, match[5]
+
+
+async def _body(incoming: HttpRequest) -> Any:
+    chunks, size = [], 0
+    async for chunk in incoming.stream():
+        size += len(chunk)
+        if size > MAX_BODY_BYTES:
+            raise ParticipantError(Code.INVALID_REQUEST, f"the body is larger than {MAX_BODY_BYTES} bytes")
+        chunks.append(chunk)
+    data = b"".join(chunks) or b"{}"
+    try:
+        if size > PARSE_IN_THREAD_BYTES:
+            return await anyio.to_thread.run_sync(orjson.loads, data)
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise ParticipantError(Code.INVALID_REQUEST, f"the body is not JSON: {error}") from error
+
+
+def _error(error: ParticipantError) -> Reply:
+    reply = error_reply(error)
+    headers = {ERROR_HEADER: error.code.value}
+    if error.code is Code.ADMISSION_CLOSED:
+        headers["retry-after"] = str(error.details.get("retry_after_s", 1))
+    return Reply(reply.status, reply.body, headers)
+
+
+def _respond(reply: Reply) -> Response:
+    headers = {name: value for name, value in reply.headers.items() if name.lower() not in _NOT_SENT}
+    if reply.stream is not None:
+        return StreamingResponse(_closing(reply.stream), reply.status, headers, media_type=EVENT_STREAM)
+    if isinstance(reply.body, str):
+        return Response(reply.body, reply.status, headers, media_type="text/plain")
+    return Response(orjson.dumps(reply.body), reply.status, headers, media_type="application/json")
+
+
+async def _closing(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Close the source too when the client has gone."""
+    try:
+        async for chunk in stream:
+            yield chunk
+    finally:
+        if isinstance(stream, AsyncGenerator):
+            await stream.aclose()

@@ -1,0 +1,222 @@
+"""The resources server: sessions with tools and state, and the verifier that scores what became of them.
+
+An author subclasses `ResourcesServer`, says what the code can do (`checkpoint_mode`, `checkpoint_verify`), and writes
+`seed`, tools marked with `@tool`, and `verify`; `docs/authors.md` has an example. Rules that hold here:
+
+    one call at a time changes a session, under its lock; what a failed or cancelled hook left half done is undone
+    calls are steps of mode `wait`, so when a checkpoint is prepared every session is between two calls
+    a verify of mode `replay` may run across a checkpoint: the session's export is frozen before it starts, and commits
+    write that; a verify that changes its session declares `wait`
+    closing frees a session, verifying never does; an id that was closed is never seeded again, known or not
+    a call for a session that this process does not have is an error, never an empty session
+    a restore imports every session before anything is active
+
+A life whose sessions cannot be exported is a restart. A crash loses this process's memory, and nothing else.
+"""
+
+import math
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any
+from uuid import uuid4
+
+from .custody import SESSION_TTL_S, SessionHolder
+from .data import MODE_HEADER, REVISION_HEADER, VERIFY_HEADER, Peer, Reply, Request
+from .errors import Code, ParticipantError
+from .gate import Gate
+from .holder import Held
+from .sessions import (
+    DEFAULT_SESSION,
+    SESSION_COOKIE,
+    ResourcesSession,
+    Sessions,
+    body_of,
+    check_close,
+    json_copy,
+    seed_row,
+    session_id_of,
+)
+from .tools import Outer, Tool, ToolError, tools_of
+
+SEED, CLOSE, VERIFY = "/seed_session", "/close_session", "/verify"
+MAX_CLOSED_WITHOUT_LIFE = 4096
+_outer: ContextVar[Outer | None] = ContextVar("midflight_outer_call", default=None)
+
+
+class ResourcesServer(SessionHolder):
+    """Base of all resources servers; kind `resources`."""
+
+    def __init__(self, name: str = "main", *, gate: Gate | None = None, session_ttl_s: float = SESSION_TTL_S) -> None:
+        """`session_ttl_s` counts time without a call; what is parked or lost in a crash does not count."""
+        super().__init__(name, gate=gate, session_ttl_s=session_ttl_s)
+        self.tools: Mapping[str, Tool] = tools_of(type(self))
+
+    # What an author writes
+
+    async def seed(self, session: ResourcesSession, row: dict[str, Any]) -> Mapping[str, Any] | None:
+        """Fill `session.state` from the task's fields; what is returned becomes fields of the reply."""
+        return None
+
+    async def verify(self, session: ResourcesSession, row: dict[str, Any]) -> Mapping[str, Any]:
+        """Score the row with its `response`: `{"reward": <number>, ...}`. Raise where it cannot be scored."""
+        raise ParticipantError(Code.INVALID_REQUEST, f"{self.role} does not verify")
+
+    async def call_tool(self, session: ResourcesSession, name: str, arguments: Any) -> Any:
+        """Run one tool; a server whose tools are not methods overrides it. Raise ToolError for what a model may see."""
+        found = self.tools.get(name)
+        if found is None:
+            raise ToolError(f"there is no tool named {name!r}", 404)
+        return await found.method(self, session, **found.check(arguments))
+
+    async def call(self, peer: Peer, route: str, body: Any) -> Reply:
+        """Call another participant, such as a judge, from inside a tool or verify."""
+        outer = _outer.get()
+        return await peer.call(outer.request(self.role, route, body) if outer else Request(route=route, body=body))
+
+    # Data calls
+
+    async def handle(self, request: Request) -> Reply:
+        """Serve one data call."""
+        await self._close_freed()
+        if request.life is None:
+            return await self._handle_without_life(request)
+        held = await self.enter(request.life, creates=request.route in (SEED, CLOSE))
+        return await self.once(held, request, lambda: self._one_step(held, request))
+
+    async def _one_step(self, held: Held[Sessions], request: Request) -> Reply:
+        sessions, call = held.state, request.call
+        session_id = session_id_of(request) or sessions.only or DEFAULT_SESSION
+        mode = self.checkpoint_verify if request.route == VERIFY else "wait"
+        what, inside = request.route.strip("/"), bool(call and call.parent)
+        with self.working(held):
+            async with self.gate.step(held.life, what, mode, reason=f"{what} is running", inside_wait=inside):
+                reply = await self._serve(sessions, session_id, request)
+                return self._counted(held, session_id, request, mode, reply)
+
+    def _counted(self, held: Held[Sessions], session_id: str, request: Request, mode: str, reply: Reply) -> Reply:
+        """Count a completed call as its caller does; the counts of a session end with it."""
+        if request.route == CLOSE:
+            held.waited = {key: count for key, count in held.waited.items() if key[1] != session_id}
+        elif request.call is not None and mode == "wait":
+            held.count_wait(request.call.caller, session_id)
+        if request.call is None:
+            return reply
+        count = held.waited.get((request.call.caller, session_id), 0)
+        return Reply(reply.status, reply.body, {**reply.headers, REVISION_HEADER: str(count)})
+
+    async def _handle_without_life(self, request: Request) -> Reply:
+        sessions, session_id = self._without_life, session_id_of(request)
+        self._expire_without_life()
+        if request.route == SEED:
+            session_id = session_id or uuid4().hex
+            reply = await self._serve(sessions, session_id, request)
+            cookie = f"{SESSION_COOKIE}={session_id}; Path=/; HttpOnly; SameSite=Lax"
+            return Reply(reply.status, reply.body, {**reply.headers, "set-cookie": cookie})
+        if not session_id and self.checkpoint_mode == "stateless":
+            session_id = uuid4().hex
+            sessions = Sessions({session_id: ResourcesSession(session_id, None, seeded=True, used_at=self._now())})
+        return await self._serve(sessions, session_id, request)
+
+    def _expire_without_life(self) -> None:
+        """The first of the open sessions is the one that was used longest ago."""
+        sessions = self._without_life
+        while sessions.open and self._expired(first := next(iter(sessions.open.values()))):
+            self._free(sessions, first.session_id)
+        while len(sessions.closed) > MAX_CLOSED_WITHOUT_LIFE:
+            del sessions.closed[next(iter(sessions.closed))]
+
+    async def _serve(self, sessions: Sessions, session_id: str, request: Request) -> Reply:
+        token = _outer.set(Outer(request, self.checkpoint_verify if request.route == VERIFY else "wait"))
+        try:
+            match request.route:
+                case "/seed_session":
+                    return await self._seed(sessions, session_id, request)
+                case "/close_session":
+                    return await self._close(sessions, session_id, request)
+                case "/verify":
+                    return await self._verify(self._find(sessions, session_id), request)
+            return await self._tool(self._find(sessions, session_id), request)
+        except ToolError as error:
+            raise ParticipantError(Code.INVALID_REQUEST, error.message) from error
+        finally:
+            _outer.reset(token)
+
+    async def _seed(self, sessions: Sessions, session_id: str, request: Request) -> Reply:
+        row, episode = seed_row(request)
+        sessions.check_not_closed(session_id)
+        session = sessions.open.setdefault(session_id, ResourcesSession(session_id, request.life))
+        async with session.lock:
+            sessions.check_not_closed(session_id)
+            if not session.seeded:
+                await self._first_seed(session, row)
+                session.episode = episode
+            self._usable(session)
+            if session.episode != episode:
+                raise ParticipantError(Code.INVALID_REQUEST, f"session {session_id} is of episode {session.episode}")
+        named = {"resources_session_id": session_id} if "resources_session_id" in request.body else {}
+        headers = {MODE_HEADER: self.checkpoint_mode, VERIFY_HEADER: self.checkpoint_verify}
+        return Reply(200, {**named, **session.seed_reply}, headers)
+
+    async def _first_seed(self, session: ResourcesSession, row: dict[str, Any]) -> None:
+        session.state, session.lost = {}, ""
+        with self._undoing(session, "seed"):
+            session.seed_reply = json_copy(await self.seed(session, row) or {})
+        session.seeded, session.used_at = True, self._now()
+
+    async def _close(self, sessions: Sessions, session_id: str, request: Request) -> Reply:
+        check_close(request)
+        session = sessions.open.get(session_id)
+        if session is not None:
+            async with session.lock:
+                self._free(sessions, session_id)
+        sessions.closed[session_id] = None
+        await self._close_freed()
+        return Reply(200, {"resources_session_id": session_id})
+
+    async def _tool(self, session: ResourcesSession, request: Request) -> Reply:
+        name = request.route.strip("/")
+        try:
+            async with self._changing(session, name):
+                return Reply(200, json_copy(await self.call_tool(session, name, request.body)))
+        except ToolError as error:
+            return Reply(error.status, {"error": error.message})
+
+    async def _verify(self, session: ResourcesSession, request: Request) -> Reply:
+        row = {key: value for key, value in body_of(request).items() if key != "resources_session_id"}
+        if not isinstance(row.get("response"), dict):
+            raise ParticipantError(Code.INVALID_REQUEST, "the row to verify has no response object")
+        if self.checkpoint_verify == "replay":
+            result = await self._verify_beside(session, row)
+        else:
+            async with self._changing(session, "verify"):
+                result = _result(await self.verify(session, row))
+        return Reply(200, {**row, "mask_sample": False, "failure_kind": None, "failure_reason": None, **result})
+
+    async def _verify_beside(self, session: ResourcesSession, row: dict[str, Any]) -> dict[str, Any]:
+        """A checkpoint may be taken meanwhile, and writes the session as it is now."""
+        async with session.lock:
+            self._usable(session)
+            if session.frozen is None and self.checkpoint_mode != "restart":
+                session.frozen = await self._dump(session)
+        revision = session.revision
+        try:
+            with self._translating("verify"):
+                return _result(await self.verify(session, row))
+        finally:
+            if self._json and session.frozen and session.revision == revision:
+                session.state = json_copy(session.frozen["state"])
+
+    # How a session changes
+
+    def _find(self, sessions: Sessions, session_id: str) -> ResourcesSession:
+        session = sessions.find(session_id)
+        sessions.open[session_id] = sessions.open.pop(session_id)
+        return session
+
+
+def _result(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What a verify gave, copied; without a finite reward it is a defect, never a reward of 0."""
+    reward = result["reward"]
+    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
+        raise TypeError(f"verify gave the reward {reward!r:.100}, which is no finite number")
+    return {**json_copy(dict(result)), "reward": float(reward)}

@@ -1,0 +1,30 @@
+"""A tool that tells the weather, always the same: the smallest server without a state.
+
+The reward is 1.0 if the response calls `get_weather` at all; a row needs no label.
+"""
+
+from typing import Any
+
+from ..resources import ResourcesServer
+from ..sessions import ResourcesSession
+from ..tools import tool
+
+DESCRIPTION = "It is cold, with a clear sky and a light wind."
+
+
+class WeatherServer(ResourcesServer):
+    """Tells the weather."""
+
+    checkpoint_mode = "stateless"
+    checkpoint_verify = "replay"
+
+    @tool
+    async def get_weather(self, session: ResourcesSession, city: str) -> dict[str, Any]:
+        """The weather in a city."""
+        return {"city": city, "weather_description": DESCRIPTION}
+
+    async def verify(self, session: ResourcesSession, row: dict[str, Any]) -> dict[str, Any]:
+        """1.0 if any output item is a call of `get_weather`."""
+        items = row["response"].get("output") or []
+        called = any(item.get("type") == "function_call" and item.get("name") == "get_weather" for item in items)
+        return {"reward": float(called)}

@@ -1,0 +1,1 @@
+"""Resources servers: sessions, checkpoints, restores, tools, and the servers that ship."""
