@@ -22,7 +22,7 @@ from .entries import Action, Claim, Entry, Known, Ref, State, advance, next_epoc
 from .errors import AccessDenied, AlreadyExists, BackendError, CorruptChain, NotFound, ObjectTooLarge, OutcomeUnknown
 from .layout import CHAIN_PREFIX, entry_key, parse_entry_key
 from .limits import DEFAULT_LIMITS, Limits
-from .sealed import load_model, seal
+from .sealed import load_model, seal, seal_within
 from .tasks import map_bounded
 
 _READ_STEP = 1000
@@ -96,7 +96,9 @@ class Chain:
 
     async def _create(self, entry: Entry) -> bool:
         try:
-            await self._backend.create(entry_key(entry.n), seal(entry.model_dump(mode="json")))
+            await self._backend.create(
+                entry_key(entry.n), seal_within(self._limits.max_entry_bytes, entry.model_dump(mode="json"))
+            )
         except AlreadyExists:
             # Perhaps our own, from a try whose reply was lost.
             found = await self._read_taken(entry.n)

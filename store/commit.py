@@ -32,13 +32,13 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from .backends.retry import create_once
-from .errors import CheckpointConflict, CommitStopped, NotFound
+from .errors import AccessDenied, CheckpointConflict, CommitStopped, NoSpace, NotFound, StoreUnavailable
 from .layout import BlobRef, CheckpointId, ProcessName, participant_key
 from .manifest import Agreement, ParticipantManifest, ParticipantRef, software_versions
 from .parts import Batch, PartWriter, encode_batch
 from .records import RawRecord, Record
 from .root import Store
-from .sealed import digest_of, seal
+from .sealed import digest_of, seal_within
 from .statedoc import StateValue, encode_state
 from .tasks import map_bounded, open_group
 from .values import BlobPlan
@@ -142,7 +142,7 @@ class ParticipantCommit:
             agreements=agreements,
             software=software_versions(),
         )
-        return seal(manifest.model_dump(mode="json"))
+        return seal_within(self._store.limits.max_manifest_bytes, manifest.model_dump(mode="json"))
 
     async def _standing_manifest(self) -> bytes | None:
         key = participant_key(self._checkpoint, self._process)
@@ -157,7 +157,11 @@ class ParticipantCommit:
         if standing not in (None, data):
             raise CheckpointConflict(key, "an earlier commit of this round wrote other records")
         # Also where it stands: the sync of an earlier try may have failed, and this makes sure of it.
-        await create_once(self._store.backend, key, data)
+        try:
+            await create_once(self._store.backend, key, data)
+        except (AccessDenied, NoSpace, StoreUnavailable):  # These say that nothing was written.
+            await self._parts.discard()
+            raise
         self._guard()
         manifest = ParticipantManifest.model_validate_json(data)
         return Receipt(

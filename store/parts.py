@@ -11,10 +11,10 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from .errors import IOFailed, NotFound, StoreError
+from .errors import InvalidInput, IOFailed, NotFound, StoreError
 from .frames import compress, sha256
 from .index import Frame, UniqueRollouts, encode_index
-from .layout import BlobRef, CheckpointId, Life, ProcessName, index_key, part_key
+from .layout import BlobRef, CheckpointId, Life, ProcessName, index_key, part_key, participant_key
 from .manifest import Index, Part
 from .records import Line, RawRecord, Record, encode_line
 from .root import Store
@@ -159,6 +159,8 @@ class PartWriter:
     async def finish(self) -> Index:
         """Write the index, after all parts."""
         data, raw_size = await anyio.to_thread.run_sync(encode_index, self._frames)
+        if raw_size > (limit := self._store.limits.max_index_bytes):
+            raise InvalidInput(f"the index of {self._process} would have {raw_size} bytes, and the limit is {limit}")
         await self._put(index_key(self._checkpoint, self._process), data)
         return Index(size=len(data), raw_size=raw_size, sha256=sha256(data))
 
@@ -181,12 +183,19 @@ class PartWriter:
         await map_bounded(check, self._sizes, self._store.limits.requests_in_flight)
 
     async def discard(self) -> None:
-        """Delete what a failed commit wrote; no manifest names it. A failure to delete hides nothing."""
+        """Delete what a failed commit wrote, unless a manifest names it. A failure to delete hides nothing."""
         if self.dry or not self._sizes:
             return
         with anyio.move_on_after(_DISCARD_S, shield=True):
             with suppress(StoreError):  # Pruning sweeps what is left.
-                await self._store.backend.delete(list(self._sizes))
+                await self._discard_unnamed()
+
+    async def _discard_unnamed(self) -> None:
+        try:
+            # The same commit, tried elsewhere at the same time, has parts of the same names.
+            await self._store.backend.stat(participant_key(self._checkpoint, self._process))
+        except NotFound:
+            await self._store.backend.delete(list(self._sizes))
 
 
 def _join(frames: list[bytes]) -> tuple[bytes, str]:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Literal
 
 import anyio
+import anyio.to_thread
 
 from .alive import keep_alive, refuse_if_alive
 from .backends.retry import create_once
@@ -37,7 +38,7 @@ from .layout import BlobRef, CheckpointId, Life, aggregate_key
 from .manifest import AggregateManifest, Dropped, External, ParticipantRef, StateDocument, software_versions
 from .opened import load_frames, load_participant
 from .root import Store
-from .sealed import digest_of, seal
+from .sealed import build, digest_of, seal_within
 from .statedoc import StateValue, encode_state
 from .tasks import map_bounded
 from .values import BlobPlan
@@ -182,7 +183,8 @@ class Controller:
     async def _write_manifest(self, draft: Draft) -> Ref:
         await check_participants(self._store, draft)
         state = await self._encode_state(draft)
-        manifest = AggregateManifest(
+        manifest = build(
+            AggregateManifest,
             run_id=self._store.run_id,
             checkpoint=draft.checkpoint,
             epoch=self.epoch,
@@ -201,7 +203,7 @@ class Controller:
             created_at=draft.created_at,
             software=software_versions(),
         )
-        data = seal(manifest.model_dump(mode="json"))
+        data = await anyio.to_thread.run_sync(_seal_manifest, manifest, self._store.limits.max_manifest_bytes)
         await create_once(self._store.backend, aggregate_key(draft.checkpoint), data)
         return Ref(checkpoint=draft.checkpoint, digest=digest_of(data), run_id=self._store.run_id)
 
@@ -212,6 +214,10 @@ class Controller:
 
         plan = BlobPlan(draft.checkpoint, (), self._store.limits)
         return await encode_state(draft.state, plan, "the controller", put)
+
+
+def _seal_manifest(manifest: AggregateManifest, max_bytes: int) -> bytes:
+    return seal_within(max_bytes, manifest.model_dump(mode="json"))
 
 
 def _sealing(epoch: int, segments: tuple[Segment, ...], chain: Chain) -> Action | Entry:
@@ -264,6 +270,12 @@ async def check_participants(store: Store, draft: Draft) -> None:
             if life.rollout_id in rollouts:
                 raise DuplicateRollout(life.rollout_id, f"in two processes of {ref.kind}.{ref.name}")
             rollouts.add(life.rollout_id)
+    missing = scope.keys() - set().union(*held.values())
+    if missing:
+        raise InvalidInput(
+            f"no participant exported {scope[min(missing)]}, which is in the scope",
+            hint="Commit with the round's scope, or list it under restarts or dropped",
+        )
 
 
 def _check_life(life: Life, scope: Mapping[str, Life], process: str) -> None:

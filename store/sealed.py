@@ -44,6 +44,23 @@ def seal(document: dict[str, Any]) -> bytes:
     return body + _MIDDLE + hashlib.sha256(body).hexdigest().encode() + _END
 
 
+def seal_within(max_bytes: int, document: dict[str, Any]) -> bytes:
+    """As `seal`; raises InvalidInput where no reader would take in so many bytes."""
+    data = seal(document)
+    if len(data) > max_bytes:
+        what = document.get("format", "document")
+        raise InvalidInput(f"a {what} would have {len(data)} bytes, and the limit is {max_bytes}")
+    return data
+
+
+def build(model: type[Model], **fields: Any) -> Model:
+    """A document of our own from a caller's values; raises InvalidInput, which names the field that does not fit."""
+    try:
+        return model(**fields)
+    except ValidationError as error:
+        raise InvalidInput(f"a {model.__name__} cannot have {_first_problem(error)}") from error
+
+
 def digest_of(sealed: bytes) -> str:
     """The digest that sealed bytes carry; they must have been sealed or unsealed here before."""
     return sealed[-(64 + len(_END)) : -len(_END)].decode()
@@ -82,9 +99,13 @@ def load_model(model: type[Model], name: str, data: bytes, damage: Damage) -> Mo
     try:
         return model.model_validate_json(data)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(step) for step in first["loc"])
-        raise damage(name, f"field {where!r:.200}: {first['msg']:.200}") from error
+        raise damage(name, _first_problem(error)) from error
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(step) for step in first["loc"])
+    return f"field {where!r:.200}: {first['msg']:.200}"
 
 
 def check_version(name: str, document: dict[str, Any], damage: Damage) -> None:
