@@ -1,7 +1,7 @@
 """A deterministic, OpenAI-compatible inference backend for tests, demos and benches."""
 
 from .control import Pace
-from .errors import RequestRefused
+from .refusals import RequestRefused
 from .server import DEFAULT_MODEL, Backend, Settings
 from .serving import serve_forever, serving
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import anyio
 import orjson
 
-from .errors import IllegalCallEvent
 from .jobs import Job
+from .refusals import IllegalCallEvent
 
 KEPT_HEADERS = frozenset({"x-session-id", "x-request-id", "idempotency-key", "traceparent"})
 """Recorded beside every header that begins with x-midflight-; never anything that authorises."""

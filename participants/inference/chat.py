@@ -6,7 +6,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from .assembly import Assembler, Delta, call_id
 from .completions import StreamOptions, usage
-from .errors import RequestRefused
 from .jobs import (
     MAX_TOP_LOGPROBS,
     SSE_DONE,
@@ -19,6 +18,7 @@ from .jobs import (
     sse,
     validate,
 )
+from .refusals import RequestRefused
 from .sampling import Piece
 from .template import Conversation, FunctionCall, Message, ToolBox, render
 from .tokens import Ids, to_numbers

@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from .errors import RequestRefused
 from .jobs import MAX_TOP_LOGPROBS, SSE_DONE, Job, Meta, Request, limits_of, prompt_ids, sse, validate
+from .refusals import RequestRefused
 from .sampling import Piece
 from .tokens import Ids, decode, name_marks, to_numbers
 

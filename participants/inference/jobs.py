@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from .errors import RequestRefused
+from .refusals import RequestRefused
 from .sampling import Limits, Piece
 from .tokens import Ids, decode, encode, from_numbers, to_bytes, to_numbers
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from .chat import Content, Lenient, make_toolbox, text_of
-from .errors import RequestRefused
 from .jobs import MAX_TOP_LOGPROBS, Job, Request, limits_of, script_message, validate
+from .refusals import RequestRefused
 from .response_events import ResponseEncoder
 from .template import Conversation, FunctionCall, Message, ToolBox, render
 

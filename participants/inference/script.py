@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from .errors import RequestRefused
+from .refusals import RequestRefused
 from .template import Conversation, FunctionCall
 
 SCRIPT_OVER = "The script is over."

@@ -23,8 +23,8 @@ from starlette.types import Receive, Scope, Send
 from . import chat, completions, responses
 from .calls import LIVE, CallEvent, CallLog, Calls
 from .control import Board, LiveCall, Pace, stops, tokens_until_stop
-from .errors import RequestRefused
 from .jobs import Job, make_meta, prompt_ids, tokenized, validate
+from .refusals import RequestRefused
 from .sampling import MAX_GENERATED_TOKENS, Generation
 from .tokens import decode, from_numbers
 

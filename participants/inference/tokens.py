@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from itertools import islice, product
 from typing import NewType
 
-from .errors import RequestRefused
+from .refusals import RequestRefused
 
 Ids = NewType("Ids", str)
 """Token ids, one character each."""

@@ -10,7 +10,7 @@ import pytest
 from openai import APIConnectionError, APIError, InternalServerError, OpenAI
 
 from participants.inference.calls import LIVE, TRANSITIONS, CallEvent, CallRecord, CallState
-from participants.inference.errors import IllegalCallEvent
+from participants.inference.refusals import IllegalCallEvent
 from tests.support.backend import RunningBackend, read_log, start_backend
 
 LONG: dict[str, Any] = {"prompt": "once", "max_tokens": 200, "ignore_eos": True, "stream": True}

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from participants.inference.errors import RequestRefused
 from participants.inference.policy import RULES, Turn, decide, find_expression
+from participants.inference.refusals import RequestRefused
 from participants.inference.script import SCRIPT_OVER
 from participants.inference.template import Conversation, FunctionCall, Message, ToolBox
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from participants.inference.errors import RequestRefused
+from participants.inference.refusals import RequestRefused
 from participants.inference.template import Conversation, FunctionCall, Message, ToolBox, read, render, turn_ids
 from participants.inference.tokens import (
     END,
