@@ -4,7 +4,8 @@ Rules.
 
 1. Only `TransientError` is repeated, with exponential backoff and jitter; every other error is an answer.
 2. The last try ends before the caller's own deadline or after `retry_for_s`, whichever is earlier, so that the caller
-   sees a `BackendError` and not a bare cancellation. A try that hangs is cut off at that moment.
+   sees a `BackendError` and not a bare cancellation. The last pause is made short enough for one more try, and no try
+   is begun that would probably be cut off: that would turn a plain no into an unknown outcome. One that hangs is.
 3. A write of which any try may have taken effect ends in `OutcomeUnknown`; otherwise nothing was changed and it ends in
    `StoreUnavailable`. A read always ends in `StoreUnavailable`.
 4. A repeated `create` can meet its own earlier try as `AlreadyExists`. Only the caller knows what it wrote;
@@ -15,7 +16,7 @@ Rules.
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -46,6 +47,8 @@ DEADLINE_MARGIN = 0.05
 """Part of the time left to the caller that is kept back for its own clean-up."""
 LONGEST_MARGIN_S = 0.5
 """Most that is kept back."""
+SHORTEST_TRY_S = 0.01
+"""What a try is expected to take at least."""
 _CREATE_ROUNDS = 5
 
 
@@ -60,10 +63,26 @@ class _Effort:
     in_try: bool = False
     maybe_applied: bool = False
     last: TransientError | None = None
+    began_s: float = 0.0
+    longest_s: float = SHORTEST_TRY_S
+
+    def begin(self) -> None:
+        self.tries += 1
+        self.in_try = True
+        self.began_s = anyio.current_time()
+
+    def room(self, deadline: float) -> float:
+        """How long to pause at most so that another try fits before the deadline; negative where none does."""
+        return deadline - anyio.current_time() - 2 * self.longest_s
+
+    def is_late(self, deadline: float) -> bool:
+        """Whether a pause took longer than it should, so that a try begun now would probably be cut off."""
+        return deadline - anyio.current_time() < self.longest_s
 
     def note(self, error: TransientError) -> None:
         self.last = error
         self.in_try = False
+        self.longest_s = max(self.longest_s, anyio.current_time() - self.began_s)
         self.maybe_applied = self.maybe_applied or error.applied is not False
 
     def verdict(self) -> BackendError:
@@ -136,18 +155,20 @@ class Retrying:
         self, operation: str, key: str, attempt: Callable[[], Awaitable[T]], *, writes: bool = False
     ) -> T:
         effort = _Effort(operation, key, writes)
+        deadline = self._deadline()
 
         async def once() -> T:
-            effort.tries += 1
-            effort.in_try = True
+            if effort.last is not None and effort.is_late(deadline):
+                raise effort.last
+            effort.begin()
             try:
                 return await attempt()
             except TransientError as error:
                 effort.note(error)
                 raise
 
-        with anyio.CancelScope(deadline=self._deadline()):
-            return await _repeat()(once)
+        with anyio.CancelScope(deadline=deadline), suppress(TransientError):
+            return await _repeat(effort, deadline)(once)
         raise effort.verdict() from effort.last
 
     def _deadline(self) -> float:
@@ -196,10 +217,12 @@ def _same_or_conflict(key: str, data: bytes, existing: bytes) -> bool:
     return False
 
 
-def _repeat() -> AsyncRetrying:
+def _repeat(effort: _Effort, deadline: float) -> AsyncRetrying:
+    jitter = wait_random_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S)
     return AsyncRetrying(
         retry=retry_if_exception_type(TransientError),
-        wait=wait_random_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S),
+        wait=lambda state: max(0.0, min(jitter(state), effort.room(deadline))),
+        stop=lambda state: effort.room(deadline) <= 0,
         sleep=anyio.sleep,
         before_sleep=_log_try,
         reraise=True,

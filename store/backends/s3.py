@@ -23,7 +23,7 @@ import anyio
 from aiobotocore.config import AioConfig
 from s3fs import S3FileSystem
 
-from ..errors import BackendError, IOFailed, NotFound, ObjectTooLarge, RootMissing, TransientError
+from ..errors import BackendError, IOFailed, NotFound, ObjectTooLarge, RootMissing
 from ..limits import DEFAULT_LIMITS, Limits
 from .base import ObjectInfo
 from .keys import check_key, check_prefix, is_key
@@ -161,12 +161,9 @@ class S3Backend(ObjectBackend):
             if size > max_bytes:
                 raise ObjectTooLarge(operation, key, f"{size} bytes where at most {max_bytes} are allowed")
             with translate(operation, key, self.url):
-                data = cast("bytes", await body.read())
+                return cast("bytes", await body.read())  # raises where it is shorter than announced
         finally:
             body.close()
-        if len(data) != size:
-            raise TransientError(operation, key, f"the reply broke off after {len(data)} of {size} bytes")
-        return data
 
     async def _check_bucket(self) -> None:
         try:

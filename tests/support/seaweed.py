@@ -110,6 +110,8 @@ def _command(data: Path, identities: Path, port: int) -> list[str | Path]:
         "filer.port": free_port(),
         "s3.port": port,
         "s3.config": identities,
+        "s3.port.iceberg": 0,  # these two have fixed ports, on which two servers of one host would collide
+        "s3.port.lance": 0,
         "volume.max": 100,
         "master.volumeSizeLimitMB": 256,
         "volume.preStopSeconds": 1,

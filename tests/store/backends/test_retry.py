@@ -108,7 +108,7 @@ async def test_a_call_that_hangs_ends_in_a_typed_error(
     before = anyio.current_time()
     with pytest.raises(expected, match="hung"):
         await (backend.put("k", b"x") if operation == "put" else backend.stat("k"))
-    assert SHORT_S <= anyio.current_time() - before < SHORT_S + 1
+    assert SHORT_S * 0.9 <= anyio.current_time() - before < SHORT_S + 1
 
 
 async def test_the_end_comes_before_the_callers_deadline(memory: MemoryBackend) -> None:

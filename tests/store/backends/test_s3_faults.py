@@ -44,7 +44,7 @@ from tests.support.seaweed import S3Server
 pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
 FOREVER = 1_000_000
-SHORT_S = 0.6
+SHORT_S = 1.0
 """Time for some tries."""
 ENTRY = "chain/00000007.json"
 
