@@ -221,7 +221,10 @@ class SessionHolder(Holder[Sessions]):
 
     def import_state(self, payload: Any) -> Sessions:
         """The sessions, not yet imported."""
-        sessions = {key: ResourcesSession.load(key, item, self._now()) for key, item in payload["sessions"].items()}
+        items, now = payload["sessions"], self._now()
+        if not isinstance(items, dict):
+            raise TypeError(f"sessions are {items!r:.80}")
+        sessions = {key: ResourcesSession.load(key, item, now) for key, item in items.items()}
         return Sessions(sessions, dict.fromkeys(payload["closed"]))
 
     async def stage(self, scope: Collection[Life], records: AsyncIterator[RawRecord], state: Sequence[Any]) -> int:

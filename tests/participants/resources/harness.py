@@ -16,7 +16,7 @@ from store.values import BlobPlan
 
 LIFE = Life("r0", 1, 0, 0)
 NEXT = Life("r0", 2, 1, 0)
-RESPONSE = {"output": []}
+RESPONSE: dict[str, Any] = {"output": []}
 
 
 class Notebook(ResourcesServer):

@@ -166,7 +166,8 @@ async def test_bad_arguments_are_shown_to_the_model() -> None:
     server = Notebook()
     call = Caller(server)
     await call("/seed_session", {})
-    for body in ({}, {"word": 3}, {"word": "a", "size": 1}, []):
+    bodies: list[Any] = [{}, {"word": 3}, {"word": "a", "size": 1}, []]
+    for body in bodies:
         reply = await call("/add", body)
         assert reply.status == 422
         assert reply.body["error"].startswith("add: ")
