@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, PlainSerializer
 
 from .entries import Checkpoint, Digest, Document, Natural, Positive, Segment, Token
 from .errors import InvalidName
@@ -39,8 +39,8 @@ def _valid_part(value: str) -> str:
 
 
 LifeField = Annotated[Life, BeforeValidator(_parse_life), PlainSerializer(str)]
-Name = Annotated[str, BeforeValidator(_valid_name)]
-PartName = Annotated[str, BeforeValidator(_valid_part)]
+Name = Annotated[str, AfterValidator(_valid_name)]
+PartName = Annotated[str, AfterValidator(_valid_part)]
 Sha256 = Digest
 
 
