@@ -71,7 +71,7 @@ class Chain:
         answer in time: then `refresh` tells, or the same call again with the same `token`.
         """
         repeated = token is not None
-        token = token or secrets.token_hex(16)
+        token = token or self._new_token()
         while True:
             await self.refresh()
             decided = (self._find_token(token) if repeated else None) or decide(self)
@@ -81,6 +81,9 @@ class Chain:
             entry = self._next(epoch, decided, token)
             if await self._create(entry):
                 return entry
+
+    def _new_token(self) -> str:
+        return secrets.token_hex(16)
 
     def _next(self, epoch: int | None, action: Action, token: str) -> Entry:
         state, n = self.state, len(self.entries) + 1

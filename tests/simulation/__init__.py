@@ -1,0 +1,1 @@
+"""Every schedule of writers, pruners and importers at one store."""

@@ -1,0 +1,76 @@
+"""Every schedule of two or three actors, with every lost, late and failed request: the chain keeps its promises.
+
+What holds in each state is in `oracle`, what a schedule is in `tests.support.scheduler`.
+"""
+
+import pytest
+
+from .scenarios import SCENES
+from .worlds import Explored, explore
+
+SMALL = {
+    "claim against claim": 2,
+    "three claims": 0,
+    "publish against takeover": 1,
+    "publish against fork": 1,
+    "two publications against takeover": 1,
+    "one draft twice": 1,
+    "seal against claim": 2,
+    "publish against prune": 1,
+    "fork against prune": 1,
+    "import against prune": 0,
+    "prune against prune": 0,
+    "an interrupted prune, twice": 1,
+    "publish, fork and prune": 0,
+}
+"""How many faults there may be in one schedule."""
+LARGE = {
+    "claim against claim": 5,
+    "three claims": 1,
+    "publish against takeover": 2,
+    "publish against fork": 3,
+    "two publications against takeover": 2,
+    "one draft twice": 2,
+    "seal against claim": 5,
+    "publish against prune": 2,
+    "fork against prune": 3,
+    "import against prune": 1,
+    "prune against prune": 1,
+    "an interrupted prune, twice": 2,
+    "publish, takeover and prune": 0,
+    "import and an interrupted prune, twice": 0,
+}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("scene", SMALL)
+def test_no_schedule_breaks_a_promise(scene: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Few faults, in every place; after each step the chain, what it names and what each actor was told agree."""
+    expect_no_violation(scene, SMALL[scene], capsys)
+
+
+@pytest.mark.scale
+@pytest.mark.parametrize("scene", LARGE)
+def test_no_schedule_with_more_faults_breaks_a_promise(scene: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same with more faults at once, and with three actors that write."""
+    expect_no_violation(scene, LARGE[scene], capsys)
+
+
+def expect_no_violation(scene: str, faults: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Explore, say how much there was, and make sure that each kind of fault was among it."""
+    chosen = SCENES[scene]()
+    explored = explore(chosen.world, chosen.plays, faults=faults)
+    with capsys.disabled():
+        print(f"\n{scene}, up to {faults} faults: {explored}")  # noqa: T201
+    assert_thorough(explored, faults)
+
+
+def assert_thorough(explored: Explored, faults: int) -> None:
+    """An exploration in which nothing went wrong, or nobody was ever overtaken, would prove nothing."""
+    tally = explored.tally
+    assert tally.schedules > tally.ends > 1
+    assert explored.outcomes > 1
+    kinds = {"answered"}
+    if faults:
+        kinds |= {"lost", "arrived late", "given up after sending", "given up unsent"}
+    assert {kind for kind, count in tally.kinds.items() if count} == kinds
