@@ -1,0 +1,1 @@
+"""Stores as released versions wrote them; each must load, or be refused by name, for ever."""
