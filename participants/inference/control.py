@@ -6,6 +6,7 @@ that was generated before the stop is with the client. A failure answers matchin
 stream.
 """
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -115,8 +116,7 @@ class Board:
         self._holds: dict[int, Hold] = {}
         self._failures: list[Failure] = []
         self._numbers = 0
-        self._busy = 0
-        self._slot_freed = anyio.Event()
+        self.places = Places(pace.max_concurrency)
 
     def enter(self, call: LiveCall) -> None:
         """A call arrived: see which orders take it."""
@@ -170,26 +170,53 @@ class Board:
 
     def reset(self) -> None:
         """No order stands any more; calls in progress are aborted."""
-        self.pace = self._initial
+        self.set_pace(self._initial)
         self._holds, self._failures = {}, []
         for call in list(self.live.values()):
             call.scope.cancel()
 
-    async def slot(self) -> None:
-        """Wait for a free place among the calls that generate at once."""
-        while self.pace.max_concurrency is not None and self._busy >= self.pace.max_concurrency:
-            await self._slot_freed.wait()
-        self._busy += 1
+    def set_pace(self, pace: Pace) -> None:
+        """Go on at another pace, at once."""
+        self.pace = pace
+        self.places.set_limit(pace.max_concurrency)
 
-    def free_slot(self) -> None:
-        """Give the place back."""
-        self._busy -= 1
-        self.wake()
 
-    def wake(self) -> None:
-        """Let calls that wait for a place look again."""
-        self._slot_freed.set()
-        self._slot_freed = anyio.Event()
+class Places:
+    """The places of calls that generate at once; who waits gets one in order of arrival."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._taken = 0
+        self._waiting: deque[anyio.Event] = deque()
+
+    async def take(self) -> None:
+        """Wait for a place."""
+        turn = anyio.Event()
+        self._waiting.append(turn)
+        self._hand_out()
+        try:
+            await turn.wait()
+        except BaseException:
+            if turn.is_set():
+                self.give_back()
+            else:
+                self._waiting.remove(turn)
+            raise
+
+    def give_back(self) -> None:
+        """Leave a place to the next."""
+        self._taken -= 1
+        self._hand_out()
+
+    def set_limit(self, limit: int | None) -> None:
+        """Have more places or fewer; nobody loses the one that he has."""
+        self._limit = limit
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        while self._waiting and (self._limit is None or self._taken < self._limit):
+            self._taken += 1
+            self._waiting.popleft().set()
 
 
 def _take(hold: Hold, call: LiveCall) -> None:

@@ -82,8 +82,7 @@ class ControlRoutes:
 
     async def pace(self, pace: Pace) -> Response:
         """POST /control/pace: fields that are left out stay."""
-        self._board.pace = self._board.pace.model_copy(update=pace.model_dump(exclude_unset=True))
-        self._board.wake()
+        self._board.set_pace(self._board.pace.model_copy(update=pace.model_dump(exclude_unset=True)))
         return JSONResponse(self._board.pace.model_dump())
 
     async def wait(self, order: WaitOrder) -> Response:

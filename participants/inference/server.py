@@ -147,12 +147,12 @@ class CallReply(Response):
             await _send_whole(send, failure.status, refused.body())
             return
         await self._stop_if_held()
-        await self._backend.board.slot()
+        await self._backend.board.places.take()
         try:
             await anyio.sleep(self._backend.board.pace.latency_s)
             await self._generate(send)
         finally:
-            self._backend.board.free_slot()
+            self._backend.board.places.give_back()
 
     async def _generate(self, send: Send) -> None:
         encoder, record = self._job.encoder, self._call.record

@@ -195,7 +195,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.fixture
-def backend(tmp_path: Path) -> Iterator[RunningBackend]:
+def inference_backend(tmp_path: Path) -> Iterator[RunningBackend]:
     """A fresh backend with control for one test."""
     with start_backend(tmp_path) as running:
         yield running

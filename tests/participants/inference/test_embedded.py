@@ -75,7 +75,7 @@ async def test_leaving_an_embedded_backend_ends_what_it_holds(embedded: Embedded
 async def test_a_rate_holds_and_no_rate_is_no_limit(embedded: Embedded, rate: float | None) -> None:
     """50 tokens at 500 a second take a tenth of a second or more; the tokens are the same at any rate."""
     backend, client = embedded
-    backend.board.pace = Pace(tokens_per_s=rate)
+    backend.board.set_pace(Pace(tokens_per_s=rate))
     began = anyio.current_time()
     body = {"model": backend.settings.model, "prompt": "x", "max_tokens": 50, "ignore_eos": True}
     reply = (await client.post("/v1/completions", json=body)).json()
