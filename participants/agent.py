@@ -114,7 +114,9 @@ class Agent(Holder[Session]):
         async def counted() -> Reply:
             with self.working(held):
                 reply: Reply = run(held, request)
-            if request.call is not None:
+            if request.route == "/v1/agent_sessions/close":
+                held.waited.clear()  # Nothing is between this life and anybody any more.
+            elif request.call is not None:
                 held.count_wait(request.call.caller, _session_id(request))
             return reply
 

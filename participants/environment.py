@@ -9,6 +9,8 @@ episode that fails ends with a typed failure, never with a reward of 0; one whos
 with nothing.
 """
 
+import logging
+from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -26,7 +28,10 @@ from .holder import Held, Holder
 from .wire import Modes
 
 RETRY_CLOSED_S = 0.05
+log = logging.getLogger("midflight.environment")
+
 FAILURE_CLASSES: Mapping[Code, str] = {
+    Code.STALE_LIFE: "session_lost",
     Code.LOST_SESSION: "session_lost",
     Code.STALE_CALL: "protocol_error",
     Code.INVALID_REQUEST: "invalid_request",
@@ -110,6 +115,7 @@ class EnvironmentServer(Holder[_State]):
         self._max_wall_s = max_wall_s
         self._group: TaskGroup | None = None
         self._results: dict[Life, Result] = {}
+        self._fresh: deque[Life] = deque()
         self._news = anyio.Event()
 
     @asynccontextmanager
@@ -133,16 +139,14 @@ class EnvironmentServer(Holder[_State]):
             self._group.start_soon(self._run_episode, held)
 
     async def results(self) -> AsyncIterator[Result]:
-        """Finished episodes, each once, as they finish; nothing while admission is closed. Never ends."""
-        seen: set[Life] = set()
+        """Finished episodes, each once, to one reader; nothing while admission is closed. Never ends."""
         while True:
             await self.gate.wait_open()
-            new = next((result for life, result in self._results.items() if life not in seen), None)
-            if new is not None:
-                seen.add(new.life)
-                yield new
+            if self._fresh:
+                result = self._results.get(self._fresh.popleft())
+                if result is not None:
+                    yield result
                 continue
-            seen &= self._results.keys()
             self._news = anyio.Event()
             await self._news.wait()
 
@@ -182,6 +186,7 @@ class EnvironmentServer(Holder[_State]):
 
     def _publish(self, life: Life, episode: Episode) -> None:
         self._results[life] = Result(life=life, row=episode.result, failure=episode.failure, active_s=episode.active_s)
+        self._fresh.append(life)
         self._news.set()
 
     async def _one_step(self, held: Held[_State], episode: Episode) -> Episode:
@@ -190,19 +195,29 @@ class EnvironmentServer(Holder[_State]):
         began = self.gate.active_time()
         reason = f"{episode.step} at {plan.peer}"
         async with self.gate.step(held.life, episode.step, mode, reason=reason):
-            try:
-                with anyio.move_on_after(self._time_left(episode)) as limit:
-                    following = await self._carry_out(held, episode, plan, mode)
-                if limit.cancelled_caught:
-                    raise ParticipantError(Code.DEADLINE_EXCEEDED, f"the episode took {self._max_wall_s:g} s")
-            except ParticipantError as error:
-                if error.code is Code.STALE_LIFE:
-                    raise
-                following = _failed(episode, error)
+            following = await self._outcome(held, episode, plan, mode)
             spent = episode.active_s + self.gate.active_time() - began
             following = replace(following, boundary=episode.boundary + 1, active_s=spent)
             held.state.episode = following  # Before the step ends, so that a prepare finds the boundary.
         return following
+
+    async def _outcome(self, held: Held[_State], episode: Episode, plan: Plan, mode: StepMode) -> Episode:
+        """The next boundary, whatever the step came to; raises only where this life itself was stopped."""
+        try:
+            async with self.gate.time_limit(self._time_left(episode), f"the episode of {held.life}"):
+                return await self._carry_out(held, episode, plan, mode)
+        except ParticipantError as error:
+            if held.stopped:
+                raise
+            return _failed(episode, error)
+        except Exception as error:  # A defect of a hook costs its episode, not the run.
+            failure = _lone(error)
+            if not isinstance(failure, ParticipantError):
+                log.exception("step %s of %s failed", episode.step, held.life)
+                failure = ParticipantError(Code.INTERNAL, f"{type(failure).__name__}: {failure}")
+            elif held.stopped:
+                raise failure from error
+            return _failed(episode, failure)
 
     def _time_left(self, episode: Episode) -> float | None:
         if not self._max_wall_s or episode.step == "close":
@@ -275,6 +290,13 @@ class EnvironmentServer(Holder[_State]):
     def import_state(self, payload: Any) -> _State:
         """The episode again."""
         return _State(Episode(**payload) if payload else None)
+
+
+def _lone(error: BaseException) -> BaseException:
+    """What an exception group is about."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _body(episode: Episode, resources: str, session: str, agent_session: str) -> dict[str, Any]:

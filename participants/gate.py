@@ -111,6 +111,27 @@ class Gate:
             if not self._waiting_steps:
                 self._quiet.set()
 
+    @asynccontextmanager
+    async def time_limit(self, left_s: float | None, what: str) -> AsyncIterator[None]:
+        """Raise `deadline_exceeded` once the block has used `left_s` of active time; None for no limit."""
+        if left_s is None:
+            yield
+            return
+        ends = self.active_time() + left_s
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._cancel_at, ends, scope)
+                yield
+                group.cancel_scope.cancel()
+        if scope.cancelled_caught:
+            raise ParticipantError(Code.DEADLINE_EXCEEDED, f"{what} took longer than its limit of active time")
+
+    async def _cancel_at(self, ends: float, scope: anyio.CancelScope) -> None:
+        while (left := ends - self.active_time()) > 0:
+            await self.wait_open()
+            await anyio.sleep(left)
+        scope.cancel()
+
     async def wait_quiet(self) -> None:
         """Until no step of mode `wait` is in flight."""
         while self._waiting_steps:

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -281,8 +282,10 @@ class Holder(ABC, Generic[State]):
         """The scope's records and tallies at this point in time."""
         held = [h for h in self._held.values() if h.life in scope and not h.stopped]
         raw = [record for record in self._brought.values() if record.life in scope]
-        payloads = [Record(h.life, self.dump(h)) for h in held] if self.modes.checkpoint_mode != "restart" else []
-        return Export([*payloads, *raw], self._tallies(held, raw))
+        captured = held if self.modes.checkpoint_mode != "restart" else []
+        # Made as they are written, a batch at a time: everything stands still, so they cannot change meanwhile.
+        payloads = (Record(h.life, self.dump(h)) for h in captured)
+        return Export(chain(payloads, raw), self._tallies(held, raw))
 
     def _tallies(self, held: Sequence[Held[State]], raw: Sequence[RawRecord]) -> list[PairTally]:
         sums: dict[str, Sum] = {}
@@ -299,13 +302,13 @@ class Holder(ABC, Generic[State]):
     async def stage(self, scope: Collection[Life], records: AsyncIterator[RawRecord], state: Sequence[Any]) -> int:
         """Keep the scope's records beside what is live; a kind may import them at once."""
         self._staged = {}
+        self._restoring = frozenset(life.rollout_id for life in scope)
+        self._settled = anyio.Event()
         async for record in records:
             if record.life not in scope:
                 raise ParticipantError(Code.SCOPE_MISMATCH, f"{record.life} is not in the scope of the restore")
             await self.import_now(record)
             self._staged[record.life.rollout_id] = record
-        self._restoring = frozenset(life.rollout_id for life in scope)
-        self._settled = anyio.Event()
         return len(self._staged)
 
     def activate(self) -> None:

@@ -142,9 +142,10 @@ class Collector:
         lines = [self._line(result) for result in results]
         await self._output.append(lines)
         for result, line in zip(results, lines, strict=True):
-            self._world.environment.acknowledge(result.life)
+            self._world.release(result.life)
             self.ledger.close(result.life, final=line.final)
             self._count(line)
+        self._world.raise_floor(self.ledger.floor)
 
     def _line(self, result: Result) -> Line:
         rollout_id = result.life.rollout_id

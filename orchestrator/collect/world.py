@@ -10,6 +10,7 @@ from participants import (
     Agent,
     ControlPlane,
     EnvironmentServer,
+    Floor,
     Holder,
     LocalPeer,
     ModelServer,
@@ -19,7 +20,7 @@ from participants import (
     SimpleAgent,
     Upstream,
 )
-from store import Store
+from store import Life, Store
 
 from ..fleet import Fleet, discover
 from ..links import LocalLink
@@ -35,6 +36,21 @@ class World:
     agent: Agent
     resources: dict[str, ResourcesServer]
     fleet: Fleet | None
+
+    @property
+    def _others(self) -> list[Holder[Any]]:
+        return [self.agent, self.model, *self.resources.values()]
+
+    def release(self, life: Life) -> None:
+        """A result is durable: nobody needs anything of its life any more."""
+        self.environment.acknowledge(life)
+        for holder in self._others:
+            holder.finish(life)
+
+    def raise_floor(self, floor: Floor) -> None:
+        """Forget the fences below the floor."""
+        for holder in (self.environment, *self._others):
+            holder.raise_floor(floor)
 
 
 @asynccontextmanager
