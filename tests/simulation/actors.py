@@ -23,7 +23,7 @@ from store import (
 from store.chain import Decide
 from store.publish import Base
 from tests.support.rounds import PATIENT
-from tests.support.scheduler import ReplayBackend, Script
+from tests.support.scheduler import Script, SteppedBackend
 
 Result = TypeVar("Result")
 FOREVER_S = 1e6
@@ -104,7 +104,7 @@ Play = Callable[[ActorStore, list[Any]], Coroutine[Any, Any, None]]
 def script(play: Play, run_id: str, actor: int, kind: type[NumberedChain] = NumberedChain) -> Script:
     """The actor with this number, whose chains are of this kind."""
 
-    async def run(backend: ReplayBackend, journal: list[Any]) -> None:
+    async def run(backend: SteppedBackend, journal: list[Any]) -> None:
         store = ActorStore(backend, run_id, PATIENT, actor=actor, journal=journal, kind=kind)
         try:
             await play(store, journal)

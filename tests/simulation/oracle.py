@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from store import StoreError
-from tests.support.scheduler import Space, State
 
 from .actors import Told, prefix
+from .exploration import Space, State
 
 CHAIN = "chain/"
 Read = Callable[[Mapping[str, bytes]], Iterable[str]]

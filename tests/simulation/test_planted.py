@@ -4,9 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.support.scheduler import Violation
-
 from .actors import NumberedChain, Play, claiming
+from .exploration import Violation
 from .planted import (
     ForgetsEndedPlans,
     HeadIgnoresClaims,

@@ -50,6 +50,7 @@ def test_no_schedule_breaks_a_promise(scene: str, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.scale
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("scene", LARGE)
 def test_no_schedule_with_more_faults_breaks_a_promise(scene: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The same with more faults at once, and with three actors that write."""

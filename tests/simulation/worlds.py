@@ -1,6 +1,5 @@
 """The stores that the schedules start from, and one call to explore a scenario."""
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -25,9 +24,10 @@ from store.backends import MemorySpace
 from store.layout import entry_key, parse_entry_key
 from tests.support.checkpoints import AGENT, life, memory_store
 from tests.support.rounds import PATIENT
-from tests.support.scheduler import Actor, Exploration, Fixed, Objects, Reply, Request, Space, Tally
+from tests.support.scheduler import Actor, Fixed, Objects, Reply, Request, stepping_loop
 
 from .actors import FOREVER_S, NumberedChain, Play, script
+from .exploration import Exploration, Space, Tally
 from .oracle import Oracle
 
 RUN = "a" * 32
@@ -213,19 +213,17 @@ def explore(
     """Every schedule of these plays; raises Violation at the first wrong state."""
     space = Space()
     fixed = fixed_replies(world.objects)
-    loop = asyncio.new_event_loop()
+    with stepping_loop() as loop:
 
-    def read(objects: Objects) -> list[str]:
-        return loop.run_until_complete(tokens_read(objects, world.objects))
+        def read(objects: Objects) -> list[str]:
+            return loop.run_until_complete(tokens_read(objects, world.objects))
 
-    oracle = Oracle(space, world.needs, read)
-    try:
-        actors = [
-            Actor(name, script(play, RUN, number, kind), fixed, loop)
-            for number, (name, play) in enumerate(plays.items())
-        ]
-        tally = Exploration(space, space.number(world.objects), actors, oracle, faults).run()
-    finally:
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
+        oracle = Oracle(space, world.needs, read)
+        scripts = {name: script(play, RUN, number, kind) for number, (name, play) in enumerate(plays.items())}
+        actors = [Actor(name, run, fixed, loop) for name, run in scripts.items()]
+        try:
+            tally = Exploration(space, space.number(world.objects), actors, oracle, faults).run()
+        finally:
+            for actor in actors:
+                actor.close()
     return Explored(tally, oracle.outcomes())

@@ -1,31 +1,22 @@
-"""Explores every schedule of a few actors at one store, with every fault in between.
+"""Actors whose every request is a scheduling point: the code as it is, run up to its next request and held there.
 
-An actor is any coroutine that works through a `Backend`. Its next request follows from the replies that it has had, so
-it is folded out once into a tree: a node is what it asks, an edge is a reply. The schedules are then walked over nodes,
-objects and what is in flight, without running anything again. Rules of that walk:
-
-1. Every request is a point where the other actors, or what is in flight, may come first.
-2. A write may get lost: a copy of it stays in flight and takes effect at any later step or never, while the request is
-   sent again. A request that is given up ends in OutcomeUnknown if a copy was ever sent, else in StoreUnavailable.
-3. Death needs no rule of its own. An actor that dies is one that is not scheduled any more, and every state on the way
-   is checked, not only the last ones; what it had in flight may still arrive.
-4. Two schedules that lead to the same objects, the same replies to each actor and the same requests in flight have the
-   same future. Such states are merged, and how many schedules lead there is counted exactly.
+An actor is any coroutine that works through a `Backend`. Its next request follows from its replies so far, so it is
+folded out into a tree, once, as far as anybody follows it: a node is what it asks, an edge is a reply. A run that
+waits at a node is used for the first reply that is tried there; for another one the actor is run again from its
+beginning with the same replies. It must ask one thing at a time and draw nothing from chance.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from store import AlreadyExists, BackendError, NotFound, ObjectInfo, OutcomeUnknown, StoreUnavailable, Traits
+import anyio.to_thread
+
+from store import BackendError, ObjectInfo, Traits
 from store.backends.memory import Verb
-
-WRITES = {"create", "put", "delete"}
-OLD_S = 0.0
-"""When every object was written; whatever may be swept for its age is old enough."""
 
 
 class Request(NamedTuple):
@@ -49,17 +40,19 @@ Fixed = Callable[[Request], Reply | None]
 """Answers what is the same in every state, so that it is no scheduling point; None for the rest."""
 
 
-class UnansweredError(BaseException):
-    """Internal: unwinds an actor at the first request without a reply."""
+_SETTLING = 4
+"""Turns of the loop after which a cancellation that was under way has arrived."""
 
 
-class ReplayBackend:
-    """Gives one actor the replies that it has had, then notes its next request and unwinds it."""
+class SteppedBackend:
+    """Gives one actor the replies that it has had, then stops the loop at its next request until that is answered."""
 
-    def __init__(self, replies: Sequence[Reply], fixed: Fixed) -> None:
-        self._replies = iter(replies)
+    def __init__(self, replies: Iterable[Reply], fixed: Fixed) -> None:
+        self._replies = deque(replies)
         self._fixed = fixed
+        self._waiting: asyncio.Future[Reply] | None = None
         self.pending: Request | None = None
+        self.closed = False
 
     @property
     def url(self) -> str:
@@ -70,29 +63,29 @@ class ReplayBackend:
         return Traits(scheme="memory")
 
     async def create(self, key: str, data: bytes) -> None:
-        self._ask(Request("create", key, data))
+        await self._ask(Request("create", key, data))
 
     async def put(self, key: str, data: bytes) -> None:
-        self._ask(Request("put", key, data))
+        await self._ask(Request("put", key, data))
 
     async def get(self, key: str, *, max_bytes: int) -> bytes:
-        data: bytes = self._ask(Request("get", key))
+        data: bytes = await self._ask(Request("get", key))
         assert len(data) <= max_bytes
         return data
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
-        data: bytes = self._ask(Request("get", key))
+        data: bytes = await self._ask(Request("get", key))
         return data[start : start + length]
 
     async def stat(self, key: str) -> ObjectInfo:
-        info: ObjectInfo = self._ask(Request("stat", key))
+        info: ObjectInfo = await self._ask(Request("stat", key))
         return info
 
     async def list(self, prefix: str) -> list[ObjectInfo]:
-        return list(self._ask(Request("list", prefix)))
+        return list(await self._ask(Request("list", prefix)))
 
     async def delete(self, keys: Sequence[str]) -> None:
-        self._ask(Request("delete", " ".join(keys)))
+        await self._ask(Request("delete", " ".join(keys)))
 
     def lock(self, key: str) -> AbstractAsyncContextManager[bool]:
         return _free()
@@ -100,16 +93,39 @@ class ReplayBackend:
     async def aclose(self) -> None:
         """Nothing to release."""
 
-    def _ask(self, request: Request) -> Any:
+    def answer(self, reply: Reply) -> None:
+        """Let the actor go on from its pending request."""
+        assert self._waiting is not None
+        self._waiting.set_result(reply)
+
+    async def _ask(self, request: Request) -> Any:
         reply = self._fixed(request)
         if reply is None:
-            reply = None if self.pending else next(self._replies, None)
-        if reply is None:
-            self.pending = self.pending or request
-            raise UnansweredError
+            reply = self._replies.popleft() if self._replies else await self._wait(request)
         if reply.error is not None:
             raise reply.error(request.verb, request.key)
         return reply.value
+
+    async def _wait(self, request: Request) -> Reply:
+        if self.closed:
+            raise asyncio.CancelledError
+        assert self.pending is None, "an actor asks one thing at a time"
+        loop = asyncio.get_running_loop()
+        self.pending, self._waiting = request, loop.create_future()
+        loop.call_soon(self._stop_if_it_stays, loop, request, _SETTLING)
+        try:
+            return await self._waiting
+        finally:
+            self.pending = None
+
+    def _stop_if_it_stays(self, loop: asyncio.AbstractEventLoop, request: Request, turns: int) -> None:
+        """A request made in a task that is being cancelled goes away by itself; nobody need answer it."""
+        if self.pending is not request:
+            return
+        if turns:
+            loop.call_soon(self._stop_if_it_stays, loop, request, turns - 1)
+        else:
+            loop.stop()
 
 
 @asynccontextmanager
@@ -117,8 +133,38 @@ async def _free() -> AsyncIterator[bool]:
     yield True
 
 
-Script = Callable[[ReplayBackend, list[Any]], Coroutine[Any, Any, None]]
+Script = Callable[[SteppedBackend, list[Any]], Coroutine[Any, Any, None]]
 """An actor: works through the backend and notes in the journal what it was told."""
+
+
+class Run:
+    """One life of a script, held at its next request. It owns its task and ends it in `close`."""
+
+    def __init__(self, script: Script, fixed: Fixed, loop: asyncio.AbstractEventLoop, replies: Iterable[Reply]) -> None:
+        self.backend = SteppedBackend(replies, fixed)
+        self.journal: list[Any] = []
+        self._loop = loop
+        self._task = asyncio.Task(script(self.backend, self.journal), loop=loop)
+        self._task.add_done_callback(lambda _: loop.stop())
+        self._go_on()
+
+    def answer(self, reply: Reply) -> None:
+        """Run to the next request, or to the end."""
+        self.backend.answer(reply)
+        self._go_on()
+
+    def close(self) -> None:
+        """End it where it is."""
+        if not self._task.done():
+            self.backend.closed = True
+            self._task.cancel()
+            while not self._task.done():
+                self._loop.run_forever()
+
+    def _go_on(self) -> None:
+        self._loop.run_forever()
+        if self._task.done():
+            self._task.result()
 
 
 @dataclass(slots=True)
@@ -129,6 +175,8 @@ class Node:
     request: Request | None
     """What it asks next; None once it is through."""
     journal: tuple[Any, ...]
+    run: Run | None
+    """A run that waits here, until it is used."""
     children: dict[Reply, "Node"] = field(default_factory=dict)
 
 
@@ -140,229 +188,60 @@ class Actor:
         self._script = script
         self._fixed = fixed
         self._loop = loop
-        self.nodes = 0
-        self.root = self._run(())
+        self._nodes: list[Node] = []
+        self.runs = 0
+        """How often the script was run from its beginning."""
+        self.root = self._hold((), self._start(()))
+
+    @property
+    def nodes(self) -> int:
+        """How many different situations the script was seen in."""
+        return len(self._nodes)
 
     def step(self, node: Node, reply: Reply) -> Node:
         """The node after one more reply."""
         child = node.children.get(reply)
         if child is None:
-            child = node.children[reply] = self._run((*node.replies, reply))
+            run, node.run = node.run or self._start(node.replies), None
+            run.answer(reply)
+            child = node.children[reply] = self._hold((*node.replies, reply), run)
         return child
 
-    def _run(self, replies: tuple[Reply, ...]) -> Node:
-        backend, journal = ReplayBackend(replies, self._fixed), list[Any]()
-        self.nodes += 1
-        with suppress(UnansweredError):
-            self._loop.run_until_complete(self._script(backend, journal))
-        return Node(replies, backend.pending, tuple(journal))
+    def close(self) -> None:
+        """End all runs that wait."""
+        for node in self._nodes:
+            if node.run is not None:
+                node.run.close()
+
+    def _start(self, replies: tuple[Reply, ...]) -> Run:
+        self.runs += 1
+        return Run(self._script, self._fixed, self._loop, replies)
+
+    def _hold(self, replies: tuple[Reply, ...], run: Run) -> Node:
+        node = Node(replies, run.backend.pending, tuple(run.journal), run)
+        self._nodes.append(node)
+        return node
 
 
-class Space:
-    """Every set of objects that was met, by number, and what a request does to it."""
-
-    def __init__(self) -> None:
-        self.sets: list[dict[str, bytes]] = []
-        self._numbers: dict[frozenset[tuple[str, bytes]], int] = {}
-        self._known: dict[tuple[int, Request], tuple[int, Reply]] = {}
-
-    def number(self, objects: Objects) -> int:
-        """The number of this set of objects."""
-        key = frozenset(objects.items())
-        if key not in self._numbers:
-            self._numbers[key] = len(self.sets)
-            self.sets.append(dict(objects))
-        return self._numbers[key]
-
-    def apply(self, number: int, request: Request) -> tuple[int, Reply]:
-        """The objects after a request, and its reply."""
-        known = self._known.get((number, request))
-        if known is None:
-            objects = dict(self.sets[number])
-            reply = _apply(objects, request)
-            after = self.number(objects) if request.verb in WRITES else number
-            known = self._known[number, request] = after, reply
-        return known
+@contextmanager
+def stepping_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop that is run step by step, closed with its threads at the end."""
+    loop = asyncio.new_event_loop()
+    root = asyncio.Task(_keep_threads(loop), loop=loop)
+    with suppress(RuntimeError):  # it is stopped before the task ends, on purpose
+        loop.run_until_complete(root)
+    try:
+        yield loop
+    finally:
+        root.cancel()
+        with suppress(asyncio.CancelledError):
+            loop.run_until_complete(root)
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
 
 
-def _apply(objects: dict[str, bytes], request: Request) -> Reply:
-    verb, key, data = request
-    match verb:
-        case "list":
-            infos = (ObjectInfo(k, len(objects[k]), OLD_S) for k in sorted(objects) if k.startswith(key))
-            return Reply(tuple(infos))
-        case "delete":
-            for name in key.split():
-                objects.pop(name, None)
-            return Reply()
-        case "put":
-            objects[key] = data
-            return Reply()
-        case "create":
-            if key in objects:
-                return Reply(error=AlreadyExists)
-            objects[key] = data
-            return Reply()
-    if key not in objects:
-        return Reply(error=NotFound)
-    return Reply(objects[key] if verb == "get" else ObjectInfo(key, len(objects[key]), OLD_S))
-
-
-class State(NamedTuple):
-    """Everything that decides what can happen next."""
-
-    objects: int
-    flying: tuple[Request, ...]
-    """Copies of writes that got lost and may still take effect, sorted."""
-    nodes: tuple[Node, ...]
-    sent: tuple[bool, ...]
-    """Whether a copy of the actor's pending request was ever sent."""
-    faults: int
-    """How many more there may be."""
-
-
-StepKind = Literal["answered", "arrived late", "lost", "given up after sending", "given up unsent"]
-
-
-class Step(NamedTuple):
-    """Something that may happen next."""
-
-    kind: StepKind
-    who: str
-    request: Request
-    after: State
-
-    def __str__(self) -> str:
-        return f"{self.who:10} {self.request.verb} {self.request.key}: {self.kind}"
-
-
-class Trail(NamedTuple):
-    """How a state was first reached, newest step first."""
-
-    step: Step
-    before: "Trail | None"
-
-    def __str__(self) -> str:
-        steps, trail = list[str](), self
-        while trail.before is not None:
-            steps.append(str(trail.step))
-            trail = trail.before
-        return "\n".join(reversed([*steps, str(trail.step)]))
-
-
-@dataclass(slots=True)
-class Tally:
-    """What an exploration has seen."""
-
-    states: int = 0
-    schedules: int = 0
-    """Complete ones: until nothing is left to happen. Each of their beginnings is one with deaths."""
-    ends: int = 0
-    """Distinct states in which nothing is left to happen."""
-    runs: int = 0
-    """How often the code of an actor was really run."""
-    kinds: Counter[StepKind] = field(default_factory=Counter)
-    """How many steps of each kind there were."""
-
-    def __str__(self) -> str:
-        faults = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.kinds.items()))
-        return (
-            f"{self.schedules:,} schedules through {self.states:,} states to {self.ends:,} ends, "
-            f"{self.runs:,} runs of an actor; steps: {faults}"
-        )
-
-
-Check = Callable[[State], str]
-"""What is wrong with a state; empty where nothing is."""
-
-
-class Violation(AssertionError):
-    """A schedule that leads to a wrong state."""
-
-
-@dataclass(slots=True)
-class _Reached:
-    """A state, and in how many ways it was reached."""
-
-    state: State
-    count: int
-    trail: Trail | None
-
-
-def _count(tally: Tally, reached: _Reached, steps: Sequence[Step]) -> None:
-    tally.states += 1
-    tally.kinds.update(step.kind for step in steps)
-    if not steps:
-        tally.ends += 1
-        tally.schedules += reached.count
-
-
-class Exploration:
-    """All schedules of these actors, with at most so many faults."""
-
-    def __init__(self, space: Space, start: int, actors: Sequence[Actor], check: Check, faults: int) -> None:
-        self._space = space
-        self._actors = actors
-        self._check = check
-        nodes = tuple(actor.root for actor in actors)
-        self._start = State(start, (), nodes, (False,) * len(actors), faults)
-
-    def run(self) -> Tally:
-        """Walk all of them, level by level; raises Violation with the schedule at the first wrong state."""
-        tally = Tally()
-        level = {self._key(self._start): _Reached(self._start, 1, None)}
-        while level:
-            following: dict[Any, _Reached] = {}
-            for reached in level.values():
-                self._visit(reached)
-                steps = list(self._steps(reached.state))
-                for step in steps:
-                    known = following.setdefault(
-                        self._key(step.after), _Reached(step.after, 0, Trail(step, reached.trail))
-                    )
-                    known.count += reached.count
-                _count(tally, reached, steps)
-            level = following
-        tally.runs = sum(actor.nodes for actor in self._actors)
-        return tally
-
-    def _visit(self, reached: "_Reached") -> None:
-        problem = self._check(reached.state)
-        if problem:
-            told = [f"{a.name} was told {n.journal}" for a, n in zip(self._actors, reached.state.nodes, strict=True)]
-            raise Violation("\n".join([problem, str(reached.trail), *told]))
-
-    @staticmethod
-    def _key(state: State) -> Any:
-        return (state.objects, state.flying, tuple(map(id, state.nodes)), state.sent, state.faults)
-
-    def _steps(self, state: State) -> Iterator[Step]:
-        for position, request in enumerate(state.flying):
-            if request not in state.flying[:position]:
-                objects, _ = self._space.apply(state.objects, request)
-                rest = (*state.flying[:position], *state.flying[position + 1 :])
-                yield Step("arrived late", "", request, state._replace(objects=objects, flying=rest))
-        for who, node in enumerate(state.nodes):
-            if node.request is not None:
-                yield from self._moves(state, who, node.request)
-
-    def _moves(self, state: State, who: int, request: Request) -> Iterator[Step]:
-        name = self._actors[who].name
-        objects, reply = self._space.apply(state.objects, request)
-        yield Step("answered", name, request, self._reply(state, who, reply)._replace(objects=objects))
-        if state.sent[who]:
-            after = self._reply(state, who, Reply(error=OutcomeUnknown))
-            yield Step("given up after sending", name, request, after)
-        elif state.faults:
-            poorer = state._replace(faults=state.faults - 1)
-            after = self._reply(poorer, who, Reply(error=StoreUnavailable))
-            yield Step("given up unsent", name, request, after)
-            if request.verb in WRITES:
-                sent = (*state.sent[:who], True, *state.sent[who + 1 :])
-                flying = tuple(sorted((*state.flying, request)))
-                yield Step("lost", name, request, poorer._replace(flying=flying, sent=sent))
-
-    def _reply(self, state: State, who: int, reply: Reply) -> State:
-        node = self._actors[who].step(state.nodes[who], reply)
-        nodes = (*state.nodes[:who], node, *state.nodes[who + 1 :])
-        return state._replace(nodes=nodes, sent=(*state.sent[:who], False, *state.sent[who + 1 :]))
+async def _keep_threads(loop: asyncio.AbstractEventLoop) -> None:
+    """A task that does not end, for anyio to tie its worker threads to."""
+    await anyio.to_thread.run_sync(int)
+    loop.stop()
+    await anyio.sleep_forever()
