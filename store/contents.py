@@ -39,8 +39,9 @@ class Look:
             self.progress(size)
 
 
-async def read_through(store: Store, ref: BlobRef, each: Each) -> None:
+async def read_through(look: Look, ref: BlobRef, each: Each) -> None:
     """Read a whole blob and check size and digest. Raises CorruptCheckpoint."""
+    store = look.store
     await check_size(store, ref)
     digest = hashlib.sha256()
 
@@ -54,6 +55,7 @@ async def read_through(store: Store, ref: BlobRef, each: Each) -> None:
         if len(piece) != length:
             raise CorruptCheckpoint(ref.key, f"it ends after {start + len(piece)} of {ref.size} bytes")
         await anyio.to_thread.run_sync(take, start, piece)
+        look.count(length)
     if digest.hexdigest() != ref.sha256:
         raise CorruptCheckpoint(ref.key, "its content does not match its digest")
 
@@ -93,9 +95,8 @@ async def read_blob(look: Look, ref: BlobRef, *, keep: bool) -> bytes:
         tail = piece[-LONGEST_SECRET:]
         if keep:
             kept.append(piece)
-        look.count(len(piece))
 
-    await read_through(look.store, ref, each)
+    await read_through(look, ref, each)
     look.seen.findings += [secret(ref.key, "the blob", hit, f"byte {hit.offset}") for hit in hits]
     return b"".join(kept)
 

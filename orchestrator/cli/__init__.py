@@ -1,1 +1,1 @@
-"""The command line."""
+"""The command line: each command decides in plain functions, and one module prints."""
