@@ -4,18 +4,24 @@ from .agent import Activation, Agent, Final, Next, Session, StepContext
 from .book import Book, Closed
 from .control_http import CONTROL_PREFIX, control_app
 from .data import CallId, Peer, Reply, Request
-from .environment import STEPS, EnvironmentServer, Episode, Result
+from .data_http import data_app
+from .environment import EnvironmentServer, Result
+from .episode import EPISODE_STEPS, RUN_STEPS, Episode, EpisodeRunner
 from .errors import Code, ParticipantError
 from .fences import Admitted, Fences, Floor
 from .gate import Gate, Step
 from .holder import Held, Holder
 from .model import ModelServer
 from .owner import Export, Owner
+from .peer import HttpPeer, LocalPeer
 from .phases import TRANSITIONS, Event, Phase, advance
 from .plane import ControlPlane
 from .replies import Kept, Replies
+from .resources import ResourcesServer
+from .sessions import ResourcesSession, Sessions
 from .simple_agent import SimpleAgent
 from .tally import Sum
+from .tools import Tool, ToolError, tool
 from .upstream import OpenAIEndpoint, Upstream
 from .wire import (
     OPERATIONS,
@@ -44,8 +50,9 @@ from .wire import (
 
 __all__ = [
     "CONTROL_PREFIX",
+    "EPISODE_STEPS",
     "OPERATIONS",
-    "STEPS",
+    "RUN_STEPS",
     "TRANSITIONS",
     "Abort",
     "Activate",
@@ -66,6 +73,7 @@ __all__ = [
     "Done",
     "EnvironmentServer",
     "Episode",
+    "EpisodeRunner",
     "Event",
     "Export",
     "Fences",
@@ -74,7 +82,9 @@ __all__ = [
     "Gate",
     "Held",
     "Holder",
+    "HttpPeer",
     "Kept",
+    "LocalPeer",
     "Message",
     "ModelServer",
     "Modes",
@@ -92,18 +102,25 @@ __all__ = [
     "Replies",
     "Reply",
     "Request",
+    "ResourcesServer",
+    "ResourcesSession",
     "Result",
     "Resume",
     "Retire",
     "Retired",
     "Session",
+    "Sessions",
     "SimpleAgent",
     "Stage",
     "Status",
     "Step",
     "StepContext",
     "Sum",
+    "Tool",
+    "ToolError",
     "Upstream",
     "advance",
     "control_app",
+    "data_app",
+    "tool",
 ]

@@ -22,6 +22,7 @@ import anyio
 from store import Life
 
 from .data import CallId, Peer, Reply, Request
+from .episode import RUN_STEPS, Episode, EpisodeRunner, export_episode, import_episode
 from .errors import Code, ParticipantError
 from .gate import Gate
 from .holder import Held, Holder
@@ -62,6 +63,10 @@ class Session:
     config: dict[str, Any] = field(default_factory=dict)
     """From the opening call: tool accesses, the resources session, limits."""
     activation: Activation | None = None
+    episode: Episode | None = None
+    """Of its own `/run`."""
+    running: bool = False
+    finished: anyio.Event = field(default_factory=anyio.Event)
 
 
 class Agent(Holder[Session]):
@@ -106,6 +111,9 @@ class Agent(Holder[Session]):
             case "/v1/responses":
                 held = await self.enter(life)
                 return await self.once(held, request, lambda: self._activate(held, request))
+            case "/run":
+                held = await self.enter(life, creates=True)
+                return await self._run(held, request)
         raise ParticipantError(Code.INVALID_REQUEST, f"{self.role} has no route {request.route}")
 
     async def _waited(self, held: Held[Session], request: Request, run: Any) -> Reply:
@@ -139,6 +147,39 @@ class Agent(Holder[Session]):
             raise ParticipantError(Code.LOST_SESSION, f"{self.role} has no session of {held.life}")
         with self.working(held):
             return Reply(200, await self.run_activation(held, request.body))
+
+    async def _run(self, held: Held[Session], request: Request) -> Reply:
+        """`POST /run` with a flat row: the agent owns the whole episode. A duplicate joins it or gets its result."""
+        session = held.state
+        if session.episode is None:
+            session.session_id = f"agent-{held.life.rollout_id}"
+            session.episode = Episode(row=dict(request.body))
+        if not session.running:
+            session.running = True
+            session.finished = anyio.Event()
+            try:
+                await self._run_episode(held, session.episode)
+            finally:
+                session.running = False
+                session.finished.set()
+        while session.episode.step != "done":
+            await session.finished.wait()
+            if session.episode.step != "done" and not session.running:
+                return await self._run(held, request)  # Whoever ran it has left: go on with it.
+        await self.gate.wait_open()  # No result leaves while prepared.
+        if session.episode.failure is not None:
+            raise ParticipantError(Code.STEP_FAILED, str(session.episode.failure["message"]), session.episode.failure)
+        return Reply(200, session.episode.result)
+
+    async def _run_episode(self, held: Held[Session], episode: Episode) -> None:
+        def save(boundary: Episode) -> None:
+            held.state.episode = boundary
+
+        own = _OwnActivation(self, held)
+        runner = EpisodeRunner(self.role, self.gate, own, self.resources, RUN_STEPS, parent="run")
+        with self.working(held):
+            held.state.config = {"resources": runner.access_of(episode, held.life)}
+            await runner.run(held, episode, save)
 
     async def run_activation(self, held: Held[Session], body: Mapping[str, Any]) -> dict[str, Any]:
         """Run an activation from its last boundary, or from the start, to its end."""
@@ -178,6 +219,7 @@ class Agent(Holder[Session]):
         return {
             "session_id": session.session_id,
             "config": session.config,
+            "episode": export_episode(session.episode),
             "activation": activation
             and {"state": activation.state, "boundary": activation.boundary, "active_s": activation.active_s},
         }
@@ -189,6 +231,7 @@ class Agent(Holder[Session]):
             payload["session_id"],
             payload["config"],
             activation and Activation(activation["state"], activation["boundary"], activation["active_s"]),
+            import_episode(payload["episode"]),
         )
 
 
@@ -262,6 +305,18 @@ class StepContext:
                     raise
             await self._agent.gate.wait_open()
             await anyio.sleep(RETRY_CLOSED_S)
+
+
+class _OwnActivation:
+    """The agent as the peer of its own `/run`."""
+
+    def __init__(self, agent: Agent, held: Held[Session]) -> None:
+        self.role = agent.role
+        self._agent = agent
+        self._held = held
+
+    async def call(self, request: Request) -> Reply:
+        return Reply(200, await self._agent.run_activation(self._held, request.body))
 
 
 def _need_life(request: Request) -> Life:

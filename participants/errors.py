@@ -44,6 +44,7 @@ class Code(StrEnum):
     UNSUPPORTED_VERSION = "unsupported_version"
     ADMISSION_CLOSED = "admission_closed"
     STORE_FAILED = "store_failed"
+    STEP_FAILED = "step_failed"
     INTERNAL = "internal"
     DEADLINE_EXCEEDED = "deadline_exceeded"
 
@@ -66,6 +67,7 @@ STATUS: Mapping[Code, int] = {
     Code.UNSUPPORTED_VERSION: 422,
     Code.ADMISSION_CLOSED: 503,
     Code.STORE_FAILED: 502,
+    Code.STEP_FAILED: 502,
     Code.INTERNAL: 500,
     Code.DEADLINE_EXCEEDED: 504,
 }
@@ -92,6 +94,7 @@ HINT: Mapping[Code, str] = {
     Code.UNSUPPORTED_VERSION: "Use a midflight that knows this format",
     Code.ADMISSION_CLOSED: "A checkpoint is being taken; repeat the same call after Retry-After",
     Code.STORE_FAILED: "The store could not be used; earlier checkpoints are intact",
+    Code.STEP_FAILED: "The episode is over without a result; its details say which step failed, and why",
     Code.INTERNAL: "This is a defect of the server or of a hook; its log has the traceback",
     Code.DEADLINE_EXCEEDED: "Repeat with more time",
 }
