@@ -80,7 +80,7 @@ async def test_a_change_after_the_freeze_is_refused() -> None:
     await server.freeze({LIFE})
     await call("/add", {"word": "b"})
     with pytest.raises(ParticipantError) as caught:
-        server.export({LIFE})
+        list(server.export({LIFE}).records)
     assert caught.value.code is Code.INVALID_PHASE
 
 
