@@ -72,13 +72,13 @@ async def probe(backend: Backend, *, single_writer: bool = False, filesystem: st
     key = f"{PROBE_PREFIX}probe-{secrets.token_hex(8)}"
     try:
         await _try_writing(backend, key, findings, single_writer)
+        await _try_listing(backend, key, findings)
     except AccessDenied as error:
         await _clean_up(backend, key)
         raise (error if error.hint != AccessDenied.hint else _explained(error)) from error.__cause__
     except BaseException:
         await _clean_up(backend, key)
         raise
-    await _try_listing(backend, key, findings)
     await _try_deleting(backend, key, findings)
     for warning in findings.warnings:
         _log.warning("%s: %s", backend.url, warning)
