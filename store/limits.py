@@ -13,7 +13,7 @@ class Limits:
 
     frame_bytes: int = 1 * MIB
     """Uncompressed bytes after which a frame of a part is closed; one record may make it longer."""
-    part_bytes: int = 16 * MIB
+    part_bytes: int = 8 * MIB
     """Compressed bytes after which a part is closed; one frame may make it longer."""
     max_record_bytes: int = 128 * MIB
     """Largest single record, encoded. A larger one is refused at commit and at restore."""
