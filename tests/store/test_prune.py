@@ -1,9 +1,7 @@
 """Pruning: what goes, what stays although it looks like garbage, and what a failure leaves for the next one."""
 
 import dataclasses
-from collections.abc import Iterable
 
-import anyio
 import pytest
 
 from store import (
@@ -12,90 +10,24 @@ from store import (
     BlobRef,
     CheckpointDeleted,
     CheckpointId,
-    Controller,
     CorruptCheckpoint,
     Deletion,
-    Draft,
     Import,
-    MemoryBackend,
     OutcomeUnknown,
     Ref,
     Retention,
-    Store,
     StoreUnavailable,
     claim,
     open_checkpoint,
     prune,
     survey,
 )
-from store.backends import Call, Fault, MemorySpace
-from store.layout import aggregate_key, checkpoint_prefix, parse_blob_key
-from tests.support.checkpoints import SMALL_PARTS
-from tests.support.rounds import Round, read_cursor
+from store.backends import Call, Fault
+from store.layout import aggregate_key, checkpoint_prefix
+from tests.support.prunable import DAY_S, LAST, World, publish_cursors, unfinished, world_with
+from tests.support.rounds import read_cursor
 
 pytestmark = [pytest.mark.unit, pytest.mark.anyio]
-
-LAST = Retention(keep_last=1)
-DAY_S = 24 * 3600.0
-RUN = "a" * 32
-
-
-@dataclasses.dataclass(slots=True)
-class Clock:
-    """The store's own clock, which moves only when told to."""
-
-    now_s: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-class World:
-    """A store in memory with a clock, and other clients of it."""
-
-    def __init__(self) -> None:
-        self.clock = Clock()
-        self.space = MemorySpace()
-        self.backend = MemoryBackend(space=self.space, clock=self.clock)
-        self.store = Store(self.backend, RUN, SMALL_PARTS)
-
-    def client(self) -> tuple[MemoryBackend, Store]:
-        """Another process at the same objects."""
-        backend = MemoryBackend(space=self.space, clock=self.clock)
-        return backend, Store(backend, RUN, SMALL_PARTS)
-
-    def keys(self, prefix: str = "") -> set[str]:
-        """What there is below a prefix, counters apart."""
-        return {key for key in self.space.objects if key.startswith(prefix) and not key.startswith("alive/")}
-
-    def blob_owners(self) -> set[str]:
-        """The checkpoints that wrote the blobs which are there."""
-        found = (parse_blob_key(key) for key in self.keys("blobs/"))
-        return {str(blob[1]) for blob in found if blob}
-
-    async def wait(self, seconds: float = 2 * DAY_S) -> None:
-        """Let the store's clock move on."""
-        self.clock.now_s += seconds
-
-
-async def publish_cursors(store: Store, controller: Controller, cursors: Iterable[int]) -> list[Ref]:
-    """A checkpoint for each cursor; they share a blob, and each has blobs of its own."""
-    return [await Round(store, controller, cursor).run() for cursor in cursors]
-
-
-async def world_with(count: int) -> tuple[World, list[Ref]]:
-    """Checkpoints 1.1, 1.2 and on, of a controller that ended."""
-    world = World()
-    async with claim(world.store) as controller:
-        return world, await publish_cursors(world.store, controller, range(count))
-
-
-async def unfinished(store: Store, controller: Controller, cursor: int) -> Draft:
-    """What the participants of a round wrote, without its publication."""
-    left = Round(store, controller, cursor)
-    await left.commit()
-    assert left.draft is not None
-    return left.draft
 
 
 async def test_pruning_keeps_what_the_policy_keeps_whole() -> None:
@@ -308,110 +240,6 @@ async def test_an_import_of_a_higher_epoch_goes_when_it_is_named() -> None:
     report = await prune(world.store, Retention(drop=frozenset({ref.checkpoint})))
     assert report.survey.checkpoints == (ref.checkpoint,)
     assert world.keys(checkpoint_prefix(ref.checkpoint)) == set()
-
-
-class Interrupted(MemoryBackend):
-    """Lets something else happen right before its n-th call of a verb."""
-
-    def __init__(self, world: World, verb: str, nth: int, act: "Act") -> None:
-        super().__init__(space=world.space, clock=world.clock)
-        self._left = nth
-        self._verb = verb
-        self._act = act
-
-    async def get(self, key: str, *, max_bytes: int) -> bytes:
-        await self._count("get")
-        return await super().get(key, max_bytes=max_bytes)
-
-    async def create(self, key: str, data: bytes) -> None:
-        await self._count("create")
-        await super().create(key, data)
-
-    async def _count(self, verb: str) -> None:
-        if verb == self._verb:
-            self._left -= 1
-            if self._left == 0:
-                await self._act()
-
-
-class Act:
-    """Something that is done once, in between."""
-
-    done = False
-
-    async def __call__(self) -> None:
-        """Do it."""
-        self.done = True
-
-
-class OtherPrune(Act):
-    """A whole prune by another operator."""
-
-    def __init__(self, world: World) -> None:
-        self._store = world.client()[1]
-
-    async def __call__(self) -> None:
-        await super().__call__()
-        await prune(self._store, LAST)
-
-
-class Publish(Act):
-    """A publication by the live controller."""
-
-    def __init__(self, controller: Controller, draft: Draft) -> None:
-        self._controller = controller
-        self._draft = draft
-
-    async def __call__(self) -> None:
-        await super().__call__()
-        await self._controller.publish(self._draft, timeout_s=5)
-
-
-async def test_a_prune_amid_another_at_every_read_looks_again() -> None:
-    """What the other one deletes meanwhile is no damage, and the outcome is the same."""
-    nth = 1
-    while True:
-        world, refs = await world_with(3)
-        act = OtherPrune(world)
-        report = await prune(Store(Interrupted(world, "get", nth, act), RUN, SMALL_PARTS), LAST)
-        assert report.failures == []
-        assert await read_cursor(world.store, refs[2]) == 2
-        assert (await world.store.chain()).state.plans == ()
-        assert world.blob_owners() == {"1.1", "1.3"}
-        if not act.done:
-            break
-        nth += 1
-    assert nth > 10
-
-
-@pytest.mark.parametrize("verb", ["get", "create"])
-async def test_a_publication_amid_a_prune_is_never_harmed(verb: str) -> None:
-    """At every read and every write of the prune: the new head is whole, and it is kept."""
-    nth = 1
-    while True:
-        world = World()
-        async with claim(world.store) as controller:
-            await publish_cursors(world.store, controller, [0, 1])
-            act = Publish(controller, await unfinished(world.store, controller, 2))
-            await prune(Store(Interrupted(world, verb, nth, act), RUN, SMALL_PARTS), LAST)
-            assert controller.head is not None
-            assert await read_cursor(world.store, controller.head) == (2 if act.done else 1)
-        if not act.done:
-            break
-        nth += 1
-    assert nth > (2 if verb == "create" else 10)
-
-
-async def test_many_prunes_at_once_come_to_one_result() -> None:
-    """All return, each plan has its end, and what is kept is whole."""
-    world, refs = await world_with(4)
-    async with anyio.create_task_group() as group:
-        for _ in range(3):
-            group.start_soon(prune, world.client()[1], LAST)
-    chain = await world.store.chain()
-    assert chain.state.plans == ()
-    assert await read_cursor(world.store, refs[3]) == 3
-    assert world.blob_owners() == {"1.1", "1.4"}
 
 
 async def test_an_unknown_outcome_of_the_plan_deletes_nothing() -> None:
