@@ -65,6 +65,7 @@ _NO_CREDENTIALS = {
 _BROKEN_OFF = {
     "HTTPClientError", "ReadTimeoutError", "ConnectionClosedError", "ResponseStreamingError", "ResponseParserError",
     "IncompleteReadError", "IncompleteRead", "ClientPayloadError", "ClientConnectionError", "EndpointConnectionError",
+    "FlexibleChecksumError",
 }  # fmt: skip
 """Names of exceptions, matched over the whole class hierarchy, so that no cloud library is imported to name them."""
 

@@ -197,6 +197,8 @@ def _filesystem(limits: Limits, options: Mapping[str, Any]) -> S3FileSystem:
         "connect_timeout": limits.connect_timeout_s,
         "read_timeout": limits.read_timeout_s,
         "max_pool_connections": 4 * limits.requests_in_flight,
+        # Our own digests say which object is damaged, after one more try; the client's checksum error would not.
+        "response_checksum_validation": "when_required",
         **_WARM_UP,
         **options.get("config_kwargs", {}),
         "retries": {"total_max_attempts": 1, "mode": "standard"},
