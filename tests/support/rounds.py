@@ -173,6 +173,6 @@ async def view_root(url: str | os.PathLike[str]) -> View:
         return View(type(error).__name__)
 
 
-def on_backend(backend: Backend, run_id: str) -> Store:
+def on_backend(backend: Backend, run_id: str, **limits: float) -> Store:
     """The store that `backend` holds, with limits under which work is repeatable."""
-    return Store(backend, run_id, PATIENT)
+    return Store(backend, run_id, dataclasses.replace(PATIENT, **limits))
