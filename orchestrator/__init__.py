@@ -1,6 +1,45 @@
-"""Whoever drives a checkpoint: coordination of the participants, the collection run, and the command line.
+"""Orchestrator: coordination of checkpoints over participants, the collection run and the command line."""
 
-So far it holds the commands over a checkpoint store; coordination is still to come.
+from .coordination import Standstill, abort, commit, prepare, renew, restore, resume, retire
+from .errors import (
+    CommitFailed,
+    ControlFailed,
+    CoordinationError,
+    PrepareFailed,
+    RenewFailed,
+    RestoreFailed,
+    TalliesDiffer,
+)
+from .fleet import Fleet, Member, adopt, discover
+from .links import HttpLink, Link, LocalLink, http_client
+from .rounds import Blocked, Round, RoundLimits, checkpoint
 
-Arrows: this package may import `participants` and `store`, never `midflight`.
-"""
+__all__ = [
+    "Blocked",
+    "CommitFailed",
+    "ControlFailed",
+    "CoordinationError",
+    "Fleet",
+    "HttpLink",
+    "Link",
+    "LocalLink",
+    "Member",
+    "PrepareFailed",
+    "RenewFailed",
+    "RestoreFailed",
+    "Round",
+    "RoundLimits",
+    "Standstill",
+    "TalliesDiffer",
+    "abort",
+    "adopt",
+    "checkpoint",
+    "commit",
+    "discover",
+    "http_client",
+    "prepare",
+    "renew",
+    "restore",
+    "resume",
+    "retire",
+]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from . import backend, checkpoints, render
+from . import backend, checkpoints, collect, render
 
 app = typer.Typer(
     help="Checkpoints LLM rollouts in mid-flight and continues them after a crash.",
@@ -17,6 +17,7 @@ app = typer.Typer(
 )
 app.add_typer(checkpoints.app, name="checkpoints")
 backend.register(app)
+collect.register(app)
 
 
 def _show_version(asked: bool) -> None:
