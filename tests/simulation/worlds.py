@@ -167,6 +167,8 @@ def fixed_replies(objects: Objects) -> Fixed:
     assert list(entries) == [entry_key(n + 1) for n in range(len(entries))]
 
     def reply(request: Request) -> Reply | None:
+        if (request.key.startswith("alive/") and request.verb == "list") or request == Request("delete", ""):
+            return Reply(())
         if request.key.startswith("alive/"):
             return Reply(ObjectInfo(request.key, 2, NOW_S) if request.verb == "stat" else b"{}")
         if request.verb == "list" and request.key == "chain/":
