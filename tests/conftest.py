@@ -6,6 +6,7 @@ from types import ModuleType
 
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
+from hypothesis import settings
 
 
 def _unloaded(package: str) -> ModuleType:
@@ -19,6 +20,10 @@ OURS = [_unloaded(package) for package in ("midflight", "orchestrator", "partici
 TIERS = {"unit", "process", "real", "scale"}
 
 pytest_plugins = ["tests.support.seaweed", "tests.support.rclone"]
+
+
+settings.register_profile("midflight", deadline=None)  # a busy machine is slow, and that is no fault
+settings.load_profile("midflight")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
