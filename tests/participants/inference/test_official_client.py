@@ -221,3 +221,21 @@ def test_what_is_not_served_is_refused(
         client.chat.completions.create(**asked)
     assert refused.value.status_code == status
     assert backend.control.calls() == []
+
+
+def test_the_same_conversation_is_the_same_prompt_in_both_dialects(backend: RunningBackend, client: OpenAI) -> None:
+    """Text and parallel calls of one turn, as items or as one message, render to the same ids."""
+    result = "ok"
+    items: list[Any] = [{"role": "user", "content": MIXED}]
+    made = client.responses.create(model=backend.model, input=items)
+    items += [item.model_dump() for item in made.output]
+    calls: list[Any] = [item for item in made.output if item.type == "function_call"]
+    items += [{"type": "function_call_output", "call_id": call.call_id, "output": result} for call in calls]
+    client.responses.create(model=backend.model, input=items)
+    messages: list[Any] = [{"role": "user", "content": MIXED}]
+    message = client.chat.completions.create(model=backend.model, messages=messages).choices[0].message
+    messages += [message, *({"role": "tool", "tool_call_id": c.call_id, "content": result} for c in calls)]
+    client.chat.completions.create(model=backend.model, messages=messages)
+    digests = [call.prompt_sha256 for call in backend.control.calls()]
+    assert digests[:2] == digests[2:]
+    assert len(set(digests)) == 2
