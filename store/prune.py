@@ -7,24 +7,22 @@
 3. Delete, for each id: its aggregate manifest first, then the rest below its prefix; then blobs that it wrote and no
    kept checkpoint names.
 4. End: an entry that closes the plan. A plan that a crash left open is carried out by the next prune.
+5. Sweep what no plan needs to name: `store.litter`.
 
 An id is dead where no live controller can publish it any more (`store.entries.is_open`); leftovers of dead ids are
 swept only when they are also old by the store's own clock, because a copy in progress looks the same. A running commit
 reuses only blobs that the head names, and the head is always kept, so nothing that it can name is deleted.
 """
 
-import secrets
 from collections.abc import Callable, Collection, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 from .backends.base import ObjectInfo
 from .chain import Chain
 from .entries import Action, Deletion, DeletionEnd, Entry, Import, Publication, Ref, is_open
-from .errors import AccessDenied, BackendError, CorruptCheckpoint, StoreError
+from .errors import BackendError, CorruptCheckpoint, StoreError
 from .layout import (
-    ALIVE_PREFIX,
     BLOBS_PREFIX,
     CHECKPOINTS_PREFIX,
     CheckpointId,
@@ -32,6 +30,7 @@ from .layout import (
     parse_blob_key,
     parse_checkpoint_key,
 )
+from .litter import find_litter, store_clock
 from .opened import load_aggregate
 from .reader import open_checkpoint, published
 from .retention import Candidate, Decision, Retention, decide
@@ -74,6 +73,8 @@ class PruneReport:
     """Plans of earlier prunes that this one completed."""
     deleted: int = 0
     """Objects."""
+    swept: int = 0
+    """Temporary files, counters and probes of the dead, which need no plan."""
     failures: list[str] = field(default_factory=list)
     """What could not be deleted; its plan stays open, and the next prune tries again."""
 
@@ -114,7 +115,19 @@ async def prune(store: Store, policy: Retention, progress: Progress | None = Non
         if not report.failures:
             for plan in chain.state.plans:
                 await chain.append(None, _end(plan.n))
+        await _sweep(store, chain, report)
         return report
+
+
+async def _sweep(store: Store, chain: Chain, report: PruneReport) -> None:
+    try:
+        litter = await find_litter(store, chain)
+        if litter:
+            await store.backend.delete([info.key for info in litter])
+    except StoreError as error:
+        report.failures.append(str(error))
+    else:
+        report.swept = len(litter)
 
 
 async def _look(store: Store, policy: Retention, chain: Chain) -> Survey | None:
@@ -206,22 +219,9 @@ async def _dead_and_old(store: Store, chain: Chain, objects: dict[CheckpointId, 
     dead = [c for c in objects if c not in chain.known.refs and not is_open(chain.state, c)]
     if not dead:
         return set()
-    now = await _store_clock(store, (info.modified_s for owned in objects.values() for info in owned))
+    now = await store_clock(store, (info.modified_s for owned in objects.values() for info in owned))
     youngest = {c: max(info.modified_s for info in objects[c]) for c in dead}
     return {c for c in dead if now - youngest[c] >= store.limits.sweep_after_s}
-
-
-async def _store_clock(store: Store, dates: Iterable[float]) -> float:
-    """Now, by the clock that dates the store's objects; without permission to write, the newest of `dates`."""
-    key = f"{ALIVE_PREFIX}clock-{secrets.token_hex(8)}"
-    try:
-        await store.backend.put(key, b"{}")
-        now = (await store.backend.stat(key)).modified_s
-    except AccessDenied:
-        return max(dates)
-    with suppress(StoreError):  # without permission to delete it stays
-        await store.backend.delete([key])
-    return now
 
 
 async def _named_blobs(store: Store, chain: Chain, kept: Iterable[CheckpointId]) -> set[str]:
