@@ -68,7 +68,7 @@ class Book:
             )
 
     def adopt(self, call: Adopt) -> bool:
-        """Take a higher epoch; True where what lower ones have open must be aborted. The same epoch again is fine."""
+        """Take a higher epoch; True while a round of a lower one is open and must be aborted. The same again is fine."""
         self._check_run(call.run)
         if call.incarnation not in (None, self.incarnation):
             raise ParticipantError(
@@ -76,9 +76,8 @@ class Book:
             )
         if call.epoch < self.epoch:
             raise ParticipantError(Code.STALE_EPOCH, f"the epoch here is {self.epoch}", {"epoch": self.epoch})
-        higher = call.epoch > self.epoch
         self.run, self.epoch, self.floor = call.run, call.epoch, max(self.floor, call.floor)
-        return higher
+        return self.round is not None and self.round.epoch < self.epoch
 
     # Rounds
 
