@@ -64,14 +64,14 @@ def encode_batch(records: list[Record | RawRecord], plan: BlobPlan, job: Batch) 
 
 def _borders(sizes: list[int], frame_bytes: int) -> list[int]:
     """Where frames end: as few as will do, all about equally large, so that no small one is left over."""
-    count = -(-sum(sizes) // frame_bytes)
-    share = sum(sizes) / count
+    share = sum(sizes) / -(-sum(sizes) // frame_bytes)
     ends: list[int] = []
-    total = 0
-    for position, size in enumerate(sizes, 1):
-        total += size
-        if total >= share * (len(ends) + 1) - 0.5 or position == len(sizes):
+    size = 0
+    for position, more in enumerate(sizes, 1):
+        size += more
+        if size >= share or position == len(sizes):
             ends.append(position)
+            size = 0
     return ends
 
 
