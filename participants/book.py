@@ -68,7 +68,7 @@ class Book:
             )
 
     def adopt(self, call: Adopt) -> bool:
-        """Take a higher epoch; True while a round of a lower one is open and must be aborted. The same again is fine."""
+        """Take a higher epoch; True while a round of a lower one is open, which is to be aborted."""
         self._check_run(call.run)
         if call.incarnation not in (None, self.incarnation):
             raise ParticipantError(

@@ -54,6 +54,11 @@ class Fences:
         """Every life that may act."""
         return list(self._current.values())
 
+    @property
+    def fenced(self) -> list[Life]:
+        """The lives that are ended and not yet below the floor, the newest of each rollout."""
+        return list(self._fenced.values())
+
     def current(self, rollout_id: str) -> Life | None:
         """The life of a rollout that may act here."""
         return self._current.get(rollout_id)

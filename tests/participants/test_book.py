@@ -162,7 +162,12 @@ def test_another_round_is_refused_while_one_is_open(phase: Phase) -> None:
         return
     for k in (1, 3):
         for ask in (prepare, commit, stage, resume):
-            refused(book(phase), lambda b, m=ask(k): _send(b, m), Code.INVALID_PHASE)
+            refused(book(phase), sending(ask(k)), Code.INVALID_PHASE)
+
+
+def sending(message: Any) -> Callable[[Book], Any]:
+    """Asks for this message at time 1."""
+    return lambda made: _send(made, message)
 
 
 def _send(made: Book, message: Any) -> Any:
@@ -193,14 +198,14 @@ def test_a_closed_round_answers_its_own_ending_and_nothing_else(end: str) -> Non
     assert error.details == {"round": "2.2", "ending": end}
     renew, activate = Renew(**call(), lease_s=1), Activate(**call())
     for message in (prepare(), commit(), stage(), renew, activate, prepare(1), resume(1)):
-        refused(made, lambda b, m=message: _send(b, m), Code.STALE_ROUND)
+        refused(made, sending(message), Code.STALE_ROUND)
 
 
 def test_a_round_that_ended_by_its_lease_says_so() -> None:
     """Its own calls are told `lease_expired`, those of lower rounds `stale_round`."""
     made = closed_by("lease_expired")
     for message in (prepare(), commit(), resume()):
-        refused(made, lambda b, m=message: _send(b, m), Code.LEASE_EXPIRED)
+        refused(made, sending(message), Code.LEASE_EXPIRED)
     refused(made, lambda b: b.abort(resume(1)), Code.STALE_ROUND)
 
 
@@ -212,7 +217,7 @@ def test_the_end_of_a_round_not_yet_seen_closes_it(ask: Callable[[Book, Resume],
     assert ask(made, resume(4)).phase == "idle"
     assert ask(made, resume(4)).phase == "idle"
     for k in (3, 4):
-        refused(made, lambda b, k=k: b.prepare(prepare(k), 0), Code.STALE_ROUND)
+        refused(made, sending(prepare(k)), Code.STALE_ROUND)
     assert made.prepare(prepare(5), 0)
 
 
@@ -254,7 +259,7 @@ def test_a_commit_repeats_its_answer_and_refuses_another_scope() -> None:
     made.commit_ended(commit(), ANSWER)
     assert made.commit(commit(), 2) == ANSWER
     for other in (commit(scope=LIVES[:1]), commit(parent=REF)):
-        refused(made, lambda b, m=other: b.commit(m, 2), Code.CHECKPOINT_CONFLICT)
+        refused(made, sending(other), Code.CHECKPOINT_CONFLICT)
 
 
 def test_a_failed_commit_may_be_tried_again_with_another_scope() -> None:
@@ -334,7 +339,7 @@ def test_a_stage_repeats_and_another_one_conflicts(phase: Phase) -> None:
     assert made.stage(stage()) is False
     other = Ref(checkpoint=CheckpointId(1, 2), digest="e" * 64, run_id=RUN)
     for message in (stage(checkpoint=other), stage(scope=LIVES[:1]), stage(shard=(1, 2))):
-        refused(made, lambda b, m=message: b.stage(m), Code.CHECKPOINT_CONFLICT)
+        refused(made, sending(message), Code.CHECKPOINT_CONFLICT)
 
 
 @pytest.mark.parametrize("phase", [Phase.STAGING, Phase.RESTORE_FAILED, *sorted(CHECKPOINT_PHASES)])

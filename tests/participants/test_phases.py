@@ -57,7 +57,7 @@ def test_every_pair_was_tried() -> None:
 
 def test_every_phase_can_be_reached_and_left() -> None:
     """No phase is a dead end, and every one but idle ends by abort."""
-    assert {phase for phase in TRANSITIONS.values()} == set(Phase)
+    assert set(TRANSITIONS.values()) == set(Phase)
     assert {phase for phase, event in TRANSITIONS if event is Event.ABORT} == set(Phase) - {Phase.IDLE}
 
 

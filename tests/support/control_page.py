@@ -21,22 +21,21 @@ def rendered() -> Mapping[str, str]:
 
 def current(page: str, block: str) -> str:
     """What a page has for a block. Raises LookupError where it has no such block."""
-    match = _pattern(block).search(page)
-    if match is None:
-        raise LookupError(f"the page has no block {block}")
-    return match[1].strip()
+    return _find(page, block)[1].strip()
 
 
 def renewed(page: str) -> str:
     """The page with every block as the tables have it."""
     for block, text in rendered().items():
-        current(page, block)
-        page = _pattern(block).sub(lambda _, b=block, t=text: f"<!-- generated: {b} -->\n\n{t}\n\n<!-- end -->", page)
+        page = page.replace(_find(page, block)[0], f"<!-- generated: {block} -->\n\n{text}\n\n<!-- end -->")
     return page
 
 
-def _pattern(block: str) -> re.Pattern[str]:
-    return re.compile(rf"<!-- generated: {block} -->(.*?)<!-- end -->", re.DOTALL)
+def _find(page: str, block: str) -> re.Match[str]:
+    match = re.search(rf"<!-- generated: {block} -->(.*?)<!-- end -->", page, re.DOTALL)
+    if match is None:
+        raise LookupError(f"the page has no block {block}")
+    return match
 
 
 def _diagram() -> str:
