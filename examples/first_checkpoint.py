@@ -7,14 +7,14 @@ import sys
 
 import anyio
 
-import store
+import midflight
 
 
-def rollouts() -> list[store.Record]:
+def rollouts() -> list[midflight.Record]:
     """Three rollouts in mid-flight: each is kept at its last boundary, with all that its next step needs."""
     return [
-        store.Record(
-            store.Life(f"task-{number}", epoch=1, attempt=0, n=number),
+        midflight.Record(
+            midflight.Life(f"task-{number}", epoch=1, attempt=0, n=number),
             {
                 "next_step": "call the model",
                 "messages": [
@@ -28,19 +28,18 @@ def rollouts() -> list[store.Record]:
     ]
 
 
-async def write(root: str) -> store.Ref:
+async def write(root: str) -> midflight.Ref:
     """Claim the run, commit one participant's records, and publish them together with the controller's own state."""
     records = rollouts()
-    async with store.open_store(root, "write") as opened, store.claim(opened) as controller:
+    async with midflight.open_store(root, "write") as opened, midflight.claim(opened) as controller:
         checkpoint = controller.next_round()
-        head = await store.open_checkpoint(opened, controller.head) if controller.head else None
-        commit = store.ParticipantCommit(
-            opened, checkpoint, store.ProcessName("agent", "solver", "p0"), parent=head.as_parent() if head else None
-        )
-        receipt = await commit.run(records)
-        draft = store.Draft(
+        process = midflight.ProcessName("agent", "solver", "p0")
+        head = controller.head
+        parent = await midflight.load_parent(opened, head, process.kind, process.name) if head else None
+        receipt = await midflight.ParticipantCommit(opened, checkpoint, process, parent=parent).run(records)
+        draft = midflight.Draft(
             checkpoint=checkpoint,
-            parent=head.ref.checkpoint if head else None,
+            parent=head.checkpoint if head else None,
             participants=[receipt.ref],
             scope=[record.life for record in records],
             state={"input_rows_read": len(records)},
@@ -51,8 +50,8 @@ async def write(root: str) -> store.Ref:
 
 async def read(root: str) -> None:
     """What the next process does after a crash: verify the head, then take its rollouts up."""
-    async with store.open_store(root) as opened:
-        checkpoint = await store.open_checkpoint(opened, "head")
+    async with midflight.open_store(root) as opened:
+        checkpoint = await midflight.open_checkpoint(opened, "head")
         await checkpoint.verify()
         print(f"checkpoint {checkpoint.ref.checkpoint}, controller state {await checkpoint.state()}")
         async with checkpoint.records() as records:

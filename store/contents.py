@@ -118,7 +118,7 @@ async def check_part(look: Look, manifest: ParticipantManifest, frames: Sequence
         raise CorruptCheckpoint(key, f"it is missing, and with it {part.records} records: {lives}") from error
     if found != part.size:
         look.seen.damage(key, f"it has {found} bytes, and the manifest of {process} says {part.size}")
-    check = FrameCheck(key=key, process=process, deep=look.deep)
+    check = FrameCheck(key, process, look.deep, look.store.limits.max_record_bytes)
     digest = hashlib.sha256()
     broken = found != part.size
     for start, length, held in _pieces(part, own):

@@ -28,7 +28,7 @@ class Finding:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FrameCheck:
     """What to do with one frame."""
 
@@ -36,6 +36,7 @@ class FrameCheck:
     """Its part."""
     process: str
     deep: bool
+    max_record_bytes: int
 
 
 @dataclass(slots=True)
@@ -82,6 +83,9 @@ def _check_lines(lines: Sequence[bytes], frame: Frame, check: FrameCheck) -> Ite
         if not line.startswith(f'{{"life":"{life}",'.encode()):
             sound = False
             yield _damage(check, f"the record of {life} of {check.process} does not begin with its life")
+        elif len(line) > check.max_record_bytes:
+            sound = False
+            yield _damage(check, f"the record of {life} of {check.process} has {len(line)} bytes, past the limit")
         elif check.deep:
             try:
                 named.update(record.parse().blobs)

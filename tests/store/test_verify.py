@@ -28,6 +28,7 @@ from store import (
     verify_store,
 )
 from store.backends import Fault
+from store.findings import FrameCheck, check_frame
 from tests.support.checkpoints import (
     AGENT,
     SMALL_PARTS,
@@ -170,6 +171,29 @@ async def test_a_part_of_another_length_is_found(edit: Callable[[bytes], bytes])
     assert {finding.object for finding in damage} == {key}
     assert "bytes, and the manifest of agent.solver/p0 says" in damage[0].message
     assert any("r2/1.0#2" in finding.message for finding in damage) == (len(damage) > 1)
+
+
+async def test_a_record_past_the_limit_is_found() -> None:
+    """What no reader would hand out is not called sound."""
+    store = await store_with({AGENT: records(2)})
+    strict = dataclasses.replace(store, limits=dataclasses.replace(SMALL_PARTS, max_record_bytes=100))
+    damage = the(await verify_store(strict), "damage")
+    assert ["past the limit" in finding.message for finding in damage] == [True, True]
+    assert "r1/1.0#1" in damage[1].message
+
+
+async def test_a_record_that_names_a_blob_the_index_does_not_is_found() -> None:
+    """Its blob would not be kept by a prune, so only the deep look can call the rest sound."""
+    store = await two_checkpoints()
+    [share] = (await open_checkpoint(store, FIRST)).shares("resources")
+    [frame] = share.frames
+    found = check_frame(
+        await store.backend.get(share.key_of(frame), max_bytes=10_000),
+        dataclasses.replace(frame, blobs=()),
+        FrameCheck("part", "resources.tools/p0", True, 10_000),
+    )
+    assert [finding.severity for finding in found] == ["damage"]
+    assert "blobs" in found[0].message
 
 
 async def test_a_missing_part_names_some_of_its_records() -> None:
