@@ -48,7 +48,11 @@ async def test_the_plan_comes_before_the_first_deletion_and_its_end_after_the_la
     world, refs = await world_with(2)
     backend, store = world.client()
     await prune(store, LAST)
-    writes = [call for call in backend.calls if call.verb in {"create", "delete"} and not call.key.startswith("alive/")]
+    writes = [
+        call
+        for call in backend.calls
+        if call.verb in {"create", "delete"} and call.key and not call.key.startswith("alive/")
+    ]
     assert [call.verb for call in writes] == ["create", "delete", "create"]
     assert writes[1].key.split()[0] == aggregate_key(refs[0].checkpoint)
     kinds = [entry.action.kind for entry in (await store.chain()).entries]
