@@ -85,10 +85,13 @@ class Gate:
             raise ParticipantError(Code.ADMISSION_CLOSED, f"{self.parked} calls are held already", {"retry_after_s": 1})
         self.parked += 1
         try:
-            while self.closed:
-                await self._opened.wait()
+            await self._until_open()
         finally:
             self.parked -= 1
+
+    async def _until_open(self) -> None:
+        while self.closed:
+            await self._opened.wait()
 
     @asynccontextmanager
     async def step(
@@ -119,16 +122,19 @@ class Gate:
             return
         ends = self.active_time() + left_s
         with anyio.CancelScope() as scope:
-            async with anyio.create_task_group() as group:
-                group.start_soon(self._cancel_at, ends, scope)
-                yield
-                group.cancel_scope.cancel()
+            try:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._cancel_at, ends, scope)
+                    yield
+                    group.cancel_scope.cancel()
+            except BaseExceptionGroup as error:  # Only the block can fail, and its error is the caller's.
+                raise error.exceptions[0] from error.exceptions[0].__cause__
         if scope.cancelled_caught:
             raise ParticipantError(Code.DEADLINE_EXCEEDED, f"{what} took longer than its limit of active time")
 
     async def _cancel_at(self, ends: float, scope: anyio.CancelScope) -> None:
         while (left := ends - self.active_time()) > 0:
-            await self.wait_open()
+            await self._until_open()
             await anyio.sleep(left)
         scope.cancel()
 

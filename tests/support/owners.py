@@ -42,6 +42,7 @@ ON_PUSHED_LOOP = ("asyncio", {"loop_factory": PushedLoop})
 
 async def push(seconds: float) -> None:
     """Let time pass, and let everybody who waited for it go on."""
+    await settle()
     loop = asyncio.get_running_loop()
     assert isinstance(loop, PushedLoop)
     loop.pushed += seconds
