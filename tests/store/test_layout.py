@@ -62,20 +62,22 @@ CHECKPOINTS = st.builds(CheckpointId, POSITIVES, POSITIVES)
 SHA = "ab" * 32
 
 
-@pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("check", [check_rollout_id, check_name, check_sha256, check_part_name])
-def test_a_hostile_name_is_refused_whatever_it_should_name(check: Callable[[str], str], text: str) -> None:
+@pytest.mark.fault(58)
+def test_a_hostile_name_is_refused_whatever_it_should_name(check: Callable[[str], str]) -> None:
     """No path, control character or overlong text passes as an id, a name, a digest or a part."""
-    with pytest.raises(InvalidName) as caught:
-        check(text)
-    assert len(str(caught.value)) < 400
+    for text in HOSTILE:
+        with pytest.raises(InvalidName) as caught:
+            check(text)
+        assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize("text", [*HOSTILE, "task-a0", "x-a12", ".hidden", "-x", "_x", "a" * 201])
-def test_a_life_cannot_even_be_made_of_a_hostile_rollout_id(text: str) -> None:
+@pytest.mark.fault(58)
+def test_a_life_cannot_even_be_made_of_a_hostile_rollout_id() -> None:
     """A rollout id is checked where a life is made, so none can reach a record, an index or a manifest."""
-    with pytest.raises(InvalidName):
-        Life(text, 1, 0, 0)
+    for text in [*HOSTILE, "task-a0", "x-a12", ".hidden", "-x", "_x", "a" * 201]:
+        with pytest.raises(InvalidName):
+            Life(text, 1, 0, 0)
 
 
 @pytest.mark.parametrize("text", ["A", "0", "a-a", "a-a1.", "a.b_c-d", "x-ab1", "a" * 200])
@@ -92,11 +94,12 @@ def test_a_name_that_could_collide_or_be_taken_for_a_file_is_refused(text: str) 
 
 
 @pytest.mark.parametrize("field", ["kind", "name", "process"])
-@pytest.mark.parametrize("text", HOSTILE)
-def test_no_part_of_a_process_name_reaches_a_key_unchecked(field: str, text: str) -> None:
+@pytest.mark.fault(58)
+def test_no_part_of_a_process_name_reaches_a_key_unchecked(field: str) -> None:
     """Each of the three names of a process is refused by itself."""
-    with pytest.raises(InvalidName):
-        ProcessName(**{"kind": "agent", "name": "solver", "process": "p0", field: text})
+    for text in HOSTILE:
+        with pytest.raises(InvalidName):
+            ProcessName(**{"kind": "agent", "name": "solver", "process": "p0", field: text})
 
 
 @pytest.mark.parametrize("numbers", [(-1, 0, 0), (1, -1, 0), (1, 0, 10**18), (1.0, 0, 0), (True, 0, 0), ("1", 0, 0)])
