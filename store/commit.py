@@ -45,7 +45,9 @@ from .values import BlobPlan
 
 Records = Iterable[Record | RawRecord] | AsyncIterable[Record | RawRecord]
 Take = Callable[[int], Awaitable[list[Record | RawRecord]]]
-_FIRST_BATCH, _LARGEST_BATCH = 16, 1024
+_FIRST_BATCH, _LARGEST_BATCH = 16, 256
+_LAG = 4
+"""A batch is sized after the one so many before it: fixed, so that frame borders follow from the records alone."""
 _FILL = 7 / 8
 """How much of a frame a batch is meant to fill: one that comes out larger than expected should still be one frame."""
 
@@ -185,14 +187,14 @@ class ParticipantCommit:
         """Keep a few batches in worker threads; place their frames in order."""
         take = _taker(records)
         window: deque[Batch] = deque()
-        wanted = _FIRST_BATCH
-        while batch := await take(wanted):
+        sizes = deque([_FIRST_BATCH] * _LAG)
+        while batch := await take(sizes.popleft()):
             self._check_stopped()
             job = Batch()
             window.append(job)
             group.start_soon(self._work, batch, job)
-            if len(window) == self._store.limits.frames_in_flight:
-                wanted = await self._land(window.popleft(), group)
+            while window and (len(window) >= self._store.limits.frames_in_flight or not sizes):
+                sizes.append(await self._land(window.popleft(), group))
         while window:
             await self._land(window.popleft(), group)
         self._parts.flush(group)

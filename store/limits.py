@@ -33,6 +33,8 @@ class Limits:
     """Largest index, uncompressed."""
     max_entry_bytes: int = 4 * MIB
     """Largest chain entry, format.json or liveness counter."""
+    read_bytes: int = 1 * MIB
+    """Neighbouring frames are read by one request up to so many bytes."""
     frames_in_flight: int = 4
     """Frames that a commit or a load holds in memory at once, per call."""
     requests_in_flight: int = 16

@@ -31,7 +31,7 @@ from .records import RawRecord, Record
 from .root import Store
 from .statedoc import StateValue, decode_state
 from .tasks import map_bounded, open_group
-from .unpack import as_it_is, check_part, convert_all, parse, split
+from .unpack import as_it_is, check_part, parse, unpack_run
 from .values import resolve
 
 Which = Literal["head"] | CheckpointId
@@ -122,8 +122,34 @@ async def _load_process(store: Store, ref: Ref, participant: ParticipantRef) -> 
     return Process(manifest, tuple(await load_frames(store, manifest)))
 
 
-_Job = tuple[Process, Frame, list[int]]
-"""A frame to read, and the lines wanted of it."""
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbouring frames of one part, read by one request, and the lines wanted of each."""
+
+    process: Process
+    frames: list[tuple[Frame, list[int]]]
+
+    @property
+    def key(self) -> str:
+        """The object that holds them."""
+        return self.process.key_of(self.frames[0][0])
+
+    @property
+    def start(self) -> int:
+        """Offset of the first."""
+        return self.frames[0][0].offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of all."""
+        last = self.frames[-1][0]
+        return last.offset + last.size - self.start
+
+    def takes(self, process: Process, frame: Frame, limit: int) -> bool:
+        """Whether `frame` follows at once, and fits into a run of `limit` bytes."""
+        last = self.frames[-1][0]
+        follows = process is self.process and frame.part == last.part and frame.offset == last.offset + last.size
+        return follows and self.size + frame.size <= limit
 
 
 class Checkpoint:
@@ -224,7 +250,7 @@ class Checkpoint:
 
         `shard` picks whole frames, `rollouts` single records. Raises CorruptCheckpoint from the iterator.
         """
-        return self._stream(self._jobs(processes, shard, rollouts), as_it_is)
+        return self._stream(self._runs(processes, shard, rollouts), as_it_is)
 
     @asynccontextmanager
     async def records(
@@ -236,7 +262,7 @@ class Checkpoint:
         load_blobs: bool = True,
     ) -> AsyncIterator[AsyncIterator[Record]]:
         """As `raw_records`, parsed in worker threads; bytes come back from blobs unless `load_blobs` is False."""
-        async with self._stream(self._jobs(processes, shard, rollouts), parse) as parsed:
+        async with self._stream(self._runs(processes, shard, rollouts), parse) as parsed:
             yield self._filled(parsed) if load_blobs else parsed
 
     async def _filled(self, records: AsyncIterator[Record]) -> AsyncIterator[Record]:
@@ -246,28 +272,29 @@ class Checkpoint:
             else:
                 yield record
 
-    def _jobs(self, processes: Iterable[Process] | None, shard: Shard, rollouts: Collection[str] | None) -> list[_Job]:
-        jobs = [
-            (process, frame, _wanted(frame, rollouts))
-            for process in (self.processes if processes is None else processes)
-            for position, frame in enumerate(process.frames)
-            if position % shard.count == shard.number
-        ]
-        return [job for job in jobs if job[2]]
+    def _runs(self, processes: Iterable[Process] | None, shard: Shard, rollouts: Collection[str] | None) -> list[Run]:
+        runs: list[Run] = []
+        for process in self.processes if processes is None else processes:
+            for position, frame in enumerate(process.frames):
+                if position % shard.count == shard.number and (wanted := _wanted(frame, rollouts)):
+                    if not (runs and runs[-1].takes(process, frame, self._store.limits.read_bytes)):
+                        runs.append(Run(process, []))
+                    runs[-1].frames.append((frame, wanted))
+        return runs
 
     @asynccontextmanager
     async def _stream(
-        self, jobs: list[_Job], convert: Callable[[RawRecord, Frame], Item]
+        self, runs: list[Run], convert: Callable[[RawRecord, Frame], Item]
     ) -> AsyncIterator[AsyncIterator[Item]]:
         async with open_group() as group:
-            yield self._pump(jobs, convert, group)
+            yield self._pump(runs, convert, group)
             group.cancel_scope.cancel()
 
     async def _pump(
-        self, jobs: list[_Job], convert: Callable[[RawRecord, Frame], Item], group: TaskGroup
+        self, runs: list[Run], convert: Callable[[RawRecord, Frame], Item], group: TaskGroup
     ) -> AsyncIterator[Item]:
         window: deque[_Slot[Item]] = deque()
-        todo = deque(jobs)
+        todo = deque(runs)
         while todo or window:
             while todo and len(window) < self._store.limits.frames_in_flight:
                 window.append(_Slot())
@@ -279,23 +306,21 @@ class Checkpoint:
             for item in slot.items:
                 yield item
 
-    async def _load(self, job: _Job, convert: Callable[[RawRecord, Frame], Item], slot: "_Slot[Item]") -> None:
-        process, frame, wanted = job
+    async def _load(self, run: Run, convert: Callable[[RawRecord, Frame], Item], slot: "_Slot[Item]") -> None:
         try:
-            records = await self._read_frame(process.key_of(frame), frame, wanted)
-            slot.items = await anyio.to_thread.run_sync(convert_all, process.key_of(frame), frame, records, convert)
+            slot.items = await self._read_run(run, convert)
         except Exception as error:
             slot.failure = error
         finally:
             slot.done.set()
 
     @damage_seen_twice
-    async def _read_frame(self, key: str, frame: Frame, wanted: list[int]) -> list[RawRecord]:
+    async def _read_run(self, run: Run, convert: Callable[[RawRecord, Frame], Item]) -> list[Item]:
         try:
-            data = await self._store.backend.get_range(key, frame.offset, frame.size)
+            data = await self._store.backend.get_range(run.key, run.start, run.size)
         except NotFound as error:
-            raise CorruptCheckpoint(key, "it is missing") from error
-        return await anyio.to_thread.run_sync(split, key, data, frame, wanted, self._store.limits)
+            raise CorruptCheckpoint(run.key, "it is missing") from error
+        return await anyio.to_thread.run_sync(unpack_run, run.key, data, run.frames, convert, self._store.limits)
 
 
 @dataclass(slots=True)

@@ -40,6 +40,22 @@ def split(key: str, data: bytes, frame: Frame, wanted: list[int], limits: Limits
     return [RawRecord(frame.lives[line], lines[line]) for line in wanted]
 
 
+def unpack_run(
+    key: str,
+    data: bytes,
+    frames: Iterable[tuple[Frame, list[int]]],
+    convert: Callable[[RawRecord, Frame], Item],
+    limits: Limits,
+) -> list[Item]:
+    """What `convert` makes of the wanted lines of neighbouring frames. Runs in a worker thread."""
+    items: list[Item] = []
+    at = 0
+    for frame, wanted in frames:
+        items.extend(convert_all(key, frame, split(key, data[at : at + frame.size], frame, wanted, limits), convert))
+        at += frame.size
+    return items
+
+
 def convert_all(
     key: str, frame: Frame, records: Iterable[RawRecord], convert: Callable[[RawRecord, Frame], Item]
 ) -> list[Item]:

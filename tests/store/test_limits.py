@@ -290,7 +290,7 @@ async def test_a_bomb_behind_right_digests_is_refused_by_the_size_that_the_index
     """What the index announces is bounded before anything is unpacked, in a part and in the index itself."""
     packed = bomb(1 << 28, announced=True)
     for raw_size in (1000, 1 << 28):
-        store = await make_store(Limits(frame_bytes=512, part_bytes=1024, max_record_bytes=1 << 20))
+        store = await make_store(Limits(frame_bytes=512, part_bytes=1024, read_bytes=512, max_record_bytes=1 << 20))
         forger = Forger(store)
         forger.put_frame(0, packed, raw_size)
         forger.save()

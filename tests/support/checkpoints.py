@@ -28,7 +28,9 @@ from store.backends import MemorySpace
 AGENT = ProcessName("agent", "solver", "p0")
 TOOLS = ProcessName("resources", "tools", "p0")
 
-SMALL_PARTS = dataclasses.replace(DEFAULT_LIMITS, frame_bytes=512, part_bytes=1024, inline_payload_bytes=64)
+SMALL_PARTS = dataclasses.replace(
+    DEFAULT_LIMITS, frame_bytes=512, part_bytes=1024, read_bytes=512, inline_payload_bytes=64
+)
 """A few records are enough for several frames and parts, and bytes of a line or two go to a blob."""
 
 Shares = Mapping[ProcessName, Iterable[Record | RawRecord]]
