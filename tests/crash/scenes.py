@@ -88,10 +88,11 @@ async def explore_scene(
     make: MakeBackend = plain_backend,
     effort: Effort = QUICK,
     last: int = sys.maxsize,
+    in_flight: int = 1,
 ) -> Tried:
     """Play a scene in `folder` and try its crash states, those after the last so many operations."""
     scene = SCENES[name]
-    async with on_stage(folder / "stage", ops, make) as stage:
+    async with on_stage(folder / "stage", ops, make, in_flight) as stage:
         await scene.play(stage)
         return await explore(stage, scene.verdicts, folder, scene.go_on, effort, start=len(stage.log) - last)
 

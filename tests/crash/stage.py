@@ -53,12 +53,18 @@ def plain_backend(root: Path, ops: FileOps) -> LocalBackend:
     return LocalBackend(root, ops, limits=PATIENT)
 
 
+def wide_backend(root: Path, ops: FileOps) -> LocalBackend:
+    """The same with many calls at a time."""
+    return LocalBackend(root, ops)
+
+
 @asynccontextmanager
 async def on_stage(
-    root: Path, ops: RecordingOps | None = None, make: MakeBackend = plain_backend
+    root: Path, ops: RecordingOps | None = None, make: MakeBackend = plain_backend, in_flight: int = 1
 ) -> AsyncIterator[Stage]:
-    """Make a store at `root` and open it so that its operations are recorded."""
+    """Make a store at `root` and open it so that its operations, so many at a time, are recorded."""
     async with open_store(root, "write", limits=PATIENT) as made:
         run_id = made.run_id
     recorder = ops or RecordingOps()
-    yield Stage(root, recorder, on_backend(Retrying(make(root, recorder)), run_id))
+    backend = Retrying(make(root, recorder))
+    yield Stage(root, recorder, on_backend(backend, run_id, requests_in_flight=in_flight))

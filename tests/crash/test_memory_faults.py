@@ -16,7 +16,11 @@ from tests.support.rounds import on_backend
 from .conftest import Tally
 from .works import WORKS, Work, publish_cursors, survives
 
-pytestmark = [pytest.mark.unit, pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
+each_or_every_third = pytest.mark.parametrize(
+    "step", [pytest.param(3, marks=pytest.mark.unit), pytest.param(1, marks=pytest.mark.scale)], ids=["third", "each"]
+)
+"""Every third call, where other kinds of fault begin at other calls; each call with more time."""
 
 RUN_ID = "0" * 32
 BEAT_S = 1.0
@@ -55,11 +59,11 @@ async def space_of(cursors: tuple[int, ...]) -> MemorySpace:
     return space
 
 
-async def each_call(attempt: Callable[[int], Awaitable[bool]]) -> int:
-    """Call with 1, 2, ... until nothing was struck; how many were."""
-    for nth in itertools.count(1):
+async def each_call(attempt: Callable[[int], Awaitable[bool]], start: int, step: int) -> int:
+    """Call with `start`, `start + step`, ... until nothing was struck; how often something was."""
+    for tried, nth in enumerate(itertools.count(start, step)):
         if not await attempt(nth):
-            return nth - 1
+            return tried
     raise AssertionError
 
 
@@ -78,10 +82,11 @@ async def struck_by(
     return backend.struck, ended
 
 
+@each_or_every_third
 @pytest.mark.parametrize("kind", FAULTS)
 @pytest.mark.parametrize("name", WORKS)
 async def test_whichever_call_fails_nothing_is_lost_and_the_work_can_be_repeated(
-    name: str, kind: str, tally: Tally
+    name: str, kind: str, step: int, tally: Tally
 ) -> None:
     """Success, a typed error or the caller's deadline; the older checkpoint verifies; the same work then succeeds."""
     work, fault, endings = WORKS[name], FAULTS[kind], Counter[str]()
@@ -95,15 +100,18 @@ async def test_whichever_call_fails_nothing_is_lost_and_the_work_can_be_repeated
         endings[type(ended).__name__ if isinstance(ended, StoreError) else str(ended or "success")] += 1
         return bool(struck)
 
-    points = await each_call(attempt)
-    assert points > 5
+    points = await each_call(attempt, 1 + list(FAULTS).index(kind) % step, step)
+    assert points * step > 5
     tally(f"{name}, {kind}", f"{points} calls, {dict(endings)}")
 
 
+@each_or_every_third
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("name", WORKS)
 @pytest.mark.parametrize("how", STOPS)
-async def test_work_stopped_at_any_call_leaves_nothing_behind(name: str, how: str, after: bool, tally: Tally) -> None:
+async def test_work_stopped_at_any_call_leaves_nothing_behind(
+    name: str, how: str, after: bool, step: int, tally: Tally
+) -> None:
     """Cancelled, or hung until its caller's deadline, before a call or once it took effect: no task is left, nothing
     is half visible, and it can be repeated.
     """
@@ -118,5 +126,5 @@ async def test_work_stopped_at_any_call_leaves_nothing_behind(name: str, how: st
         endings[str(ended or "success")] += 1
         return bool(struck)
 
-    points = await each_call(attempt)
+    points = await each_call(attempt, 1 + (list(STOPS).index(how) + 2 * after) % step, step)
     tally(f"{name}, {how} {'after' if after else 'before'}", f"{points} calls, {dict(endings)}")

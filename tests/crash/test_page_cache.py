@@ -22,7 +22,7 @@ from .stage import Stage, on_stage, plain_backend
 pytestmark = [pytest.mark.unit, pytest.mark.anyio]
 
 TRIES = 3
-UNLINKS = 4
+UNLINKS = 2
 """A plan that is not durable by then never was before the first deletion."""
 
 

@@ -35,8 +35,8 @@ class Effort:
     seed: int = 7
 
 
-QUICK = Effort(exhaustive=5, sample=4, go_on_each=4)
-THOROUGH = Effort(exhaustive=9, sample=100, go_on_each=1)
+QUICK = Effort(exhaustive=3, sample=2, go_on_each=5)
+THOROUGH = Effort(exhaustive=7, sample=25, go_on_each=3)
 
 
 @dataclass(slots=True, eq=False)

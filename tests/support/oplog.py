@@ -1,10 +1,11 @@
 """Recorded system calls that fail at one call, or that end at one as in a killed process."""
 
 import errno
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from store.backends import FileOp
+from store.backends import FileOp, Handle
 
 from .file_ops import FaultyOps, Matches, RecordingOps, every
 
@@ -41,6 +42,26 @@ class FaultyRecordingOps(RecordingOps):
     def _both(self, op: FileOp) -> Iterator[None]:
         with self.faults.step(op), super().step(op):
             yield
+
+
+class SerialRecordingOps(RecordingOps):
+    """Records the calls of several threads in the order in which they took effect."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._turn = threading.RLock()
+
+    def step(self, op: FileOp) -> AbstractContextManager[None]:
+        return self._in_turn(op)
+
+    @contextmanager
+    def _in_turn(self, op: FileOp) -> Iterator[None]:
+        with self._turn, super().step(op):
+            yield
+
+    def write(self, file: Handle, data: memoryview) -> int:
+        with self._turn:
+            return super().write(file, data)
 
 
 def killed(error: BaseException) -> bool:
