@@ -128,6 +128,18 @@ async def test_every_missing_object_is_found_and_named() -> None:
             assert any(finding.object == key for finding in the(report, "damage")), key
 
 
+@pytest.mark.parametrize("garbage", [b"", b"\0" * 500, b"{}", b"[]\n", b"\xff" * 90, b'{"n":' + b"[" * 100_000])
+async def test_any_object_of_garbage_is_damage_and_ends_nothing(garbage: bytes) -> None:
+    """Empty, zeros, other JSON, no text, bottomless nesting: damage, and everything else is still looked at."""
+    pristine = await two_checkpoints()
+    for key in objects_of(pristine):
+        store = await two_checkpoints()
+        change(store, key, lambda data: garbage)
+        report = await verify_store(store, deep=True)
+        assert report.sound == key.startswith("alive/"), key
+        assert report.entries == 3
+
+
 async def test_damage_in_one_place_does_not_hide_another() -> None:
     """A broken entry, manifest, part and blob are all found in one look."""
     store = await two_checkpoints()
