@@ -22,7 +22,7 @@ from .sessions import ResourcesSession, Sessions
 from .simple_agent import SimpleAgent
 from .tally import Sum
 from .tools import Tool, ToolError, tool
-from .upstream import OpenAIEndpoint, Upstream
+from .upstream import Chunks, OpenAIEndpoint, Upstream
 from .wire import (
     OPERATIONS,
     Abort,
@@ -65,6 +65,7 @@ __all__ = [
     "Book",
     "CallId",
     "Capabilities",
+    "Chunks",
     "Closed",
     "Code",
     "Commit",

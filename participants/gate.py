@@ -110,9 +110,17 @@ class Gate:
         try:
             yield
         finally:
-            del self._waiting_steps[key]
-            if not self._waiting_steps:
-                self._quiet.set()
+            self._waiting_steps.pop(key, None)
+            self._look_quiet()
+
+    def forget(self, life: Life) -> None:
+        """Wait no more for a life that did not stop in time: it is fenced, and nothing of it is used again."""
+        self._waiting_steps = {key: step for key, step in self._waiting_steps.items() if step.life != life}
+        self._look_quiet()
+
+    def _look_quiet(self) -> None:
+        if not self._waiting_steps:
+            self._quiet.set()
 
     @asynccontextmanager
     async def time_limit(self, left_s: float | None, what: str) -> AsyncIterator[None]:

@@ -233,6 +233,8 @@ class Holder(ABC, Generic[State]):
             async with anyio.create_task_group() as group:
                 for life in lives:
                     group.start_soon(stop, life)
+        for life in left:
+            self.gate.forget(life)
         return [life for life in lives if life in left]
 
     # What the control plane asks
@@ -253,6 +255,11 @@ class Holder(ABC, Generic[State]):
     def held(self) -> list[Held[State]]:
         """Every live life, for whoever reports on it."""
         return list(self._held.values())
+
+    def brought(self, rollout_id: str) -> Any:
+        """The payload that a restore has brought for a rollout whose next life is still to come; None without one."""
+        record = self._brought.get(rollout_id)
+        return record and record.parse().payload
 
     def counts(self) -> dict[str, int]:
         """For the status."""

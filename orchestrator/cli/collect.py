@@ -8,9 +8,18 @@ import anyio
 import typer
 from rich.console import Console
 
-from store import StoreError
+from store import Fenced, StoreError
 
-from ..collect import ConfigError, Options, collect, is_terminal, json_events, load_config, plain_events
+from ..collect import (
+    EXIT_FENCED,
+    ConfigError,
+    Options,
+    collect,
+    is_terminal,
+    json_events,
+    load_config,
+    plain_events,
+)
 from ..errors import CoordinationError
 from .exits import Exit, exit_of
 
@@ -21,26 +30,47 @@ def command(
         bool, typer.Option("--fresh", help="Start anew; rows and checkpoints of earlier starts do not count.")
     ] = False,
     take_over: Annotated[bool, typer.Option("--take-over", help="Take the run from a live collector.")] = False,
-    accept: Annotated[list[str] | None, typer.Option(help="Continue although this fingerprint field differs.")] = None,
+    accept: Annotated[
+        list[str] | None, typer.Option(help="Continue although this field of the fingerprint differs; repeatable.")
+    ] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Try rollouts again that have failed for good.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print events as JSON lines on stdout.")] = False,
 ) -> None:
     """Run an evaluation, or continue it: the same command after any crash."""
     console = Console(stderr=True)
-    emit = json_events(sys.stdout.write) if as_json else plain_events(console)
-    options = Options(fresh=fresh, take_over=take_over, accept=tuple(accept or ()), live=is_terminal() and not as_json)
+    emit = json_events(_print_line) if as_json else plain_events(console)
+    options = Options(
+        fresh=fresh,
+        take_over=take_over,
+        accept=tuple(accept or ()),
+        retry_failed=retry_failed,
+        console=console if is_terminal() and not as_json else None,
+    )
     try:
         summary = anyio.run(collect, load_config(config), options, emit)
-    except ConfigError as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False)
-        raise typer.Exit(Exit.REFUSED) from error
-    except StoreError as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False)
-        raise typer.Exit(exit_of(error)) from error
-    except CoordinationError as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False)
-        raise typer.Exit(Exit.FAILED) from error
+    except (ConfigError, StoreError, CoordinationError) as error:
+        code = _code_of(error)
+        console.print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        if as_json:
+            emit("failed", {"error": type(error).__name__, "message": str(error), "exit_code": int(code)})
+        raise typer.Exit(code) from error
     emit("summary", summary.as_facts())
     raise typer.Exit(summary.exit_code)
+
+
+def _code_of(error: Exception) -> int:
+    if isinstance(error, Fenced):
+        return EXIT_FENCED
+    if isinstance(error, StoreError):
+        return exit_of(error)
+    return Exit.REFUSED if isinstance(error, ConfigError) else Exit.FAILED
+
+
+def _print_line(line: str) -> None:
+    sys.stdout.write(line)
+    sys.stdout.flush()  # What a program was told must not be lost with the process.
 
 
 def register(app: typer.Typer) -> None:

@@ -1,24 +1,27 @@
 """The collection run: the controller that ships."""
 
+from .checkpoints import Checkpoints
 from .collector import Collector, Emit
 from .config import Config, ConfigError, load_config
 from .ledger import RunLedger
-from .output import Line, Output, open_output
 from .progress import is_terminal, json_events, plain_events
 from .rows import Rollout, load_rollouts, plan_rollouts
-from .run import Options, Summary, collect
+from .run import EXIT_FENCED, Options, Summary, collect
+from .segments import Line, Segments, open_segments
 from .world import World, open_world
 
 __all__ = [
+    "EXIT_FENCED",
+    "Checkpoints",
     "Collector",
     "Config",
     "ConfigError",
     "Emit",
     "Line",
     "Options",
-    "Output",
     "Rollout",
     "RunLedger",
+    "Segments",
     "Summary",
     "World",
     "collect",
@@ -26,7 +29,7 @@ __all__ = [
     "json_events",
     "load_config",
     "load_rollouts",
-    "open_output",
+    "open_segments",
     "open_world",
     "plain_events",
     "plan_rollouts",

@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -65,6 +65,14 @@ class ModelTable(Table):
     parameters: dict[str, Any] = Field(default_factory=dict)
     """Added to every request, such as temperature."""
     retry_for_s: Seconds = 120.0
+    """How long a call is tried again while the endpoint cannot be reached or answers 429 or 5xx."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _without_credentials(cls, url: str) -> str:
+        if "@" in url.partition("://")[2].partition("/")[0]:
+            raise ValueError("it holds credentials; name an environment variable with api_key_env")
+        return url
 
 
 class AgentTable(Table):
@@ -91,15 +99,21 @@ class CheckpointTable(Table):
     interval_s: Annotated[float, Field(ge=0)] = 60.0
     """Between two checkpoints; 0 for none but those asked for by signal."""
     prepare_timeout_s: Seconds = 30.0
+    """How long tool calls in flight are waited for."""
     more_time_s: Annotated[float, Field(ge=0)] = 30.0
+    """Given once more where some are left then."""
     commit_timeout_s: Seconds = 300.0
     publish_timeout_s: Seconds = 60.0
     lease_s: Seconds = 120.0
+    """After so long without a word from the controller the participants go on by themselves."""
     liveness_beat_s: Seconds = 5.0
+    """How often the collector says that it lives, and looks whether another one has taken over."""
     grace_s: Seconds = 60.0
     """How long SIGTERM waits for blockers before it retires them."""
     keep_last: Annotated[int, Field(ge=1)] = 2
+    """Checkpoints that are kept."""
     single_writer: bool = False
+    """Accept a store without exclusive create, on your word that no second collector can ever run."""
     token_env: str | None = None
     """Name of the environment variable with the control token, for servers in other processes."""
 

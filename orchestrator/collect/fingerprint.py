@@ -1,22 +1,22 @@
 """What a run means, field by field: dataset, model, agent, resources and their code; no ports, hosts or credentials.
 
-A checkpoint whose fingerprint differs is refused, naming the fields. An override accepts fields by name; a rollout
-whose own row changed has another id, so none is ever continued under it.
+A run that differs from what its rows and its head were made with is refused, naming the fields. An override accepts
+fields by name; a rollout whose own row changed has another id, so none is ever continued under it.
 """
 
 import hashlib
 import importlib
 import inspect
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import orjson
 
-from .config import Config
+from .config import Config, ConfigError
 from .rows import Rollout, dataset_digest
 
 
 def fingerprint(config: Config, rollouts: Sequence[Rollout]) -> dict[str, str]:
-    """Field to digest or value."""
+    """Field to digest or value. Reads source files. Raises ConfigError where a server cannot be imported."""
     fields = {
         "dataset": dataset_digest(rollouts),
         "repeats": str(config.run.repeats),
@@ -26,17 +26,34 @@ def fingerprint(config: Config, rollouts: Sequence[Rollout]) -> dict[str, str]:
         "agent": _digest(config.agent.model_dump()),
     }
     for name, table in sorted(config.resources.items()):
-        fields[f"resources.{name}"] = _digest({**table.model_dump(), "code": _code_digest(table.server)})
+        fields[f"resources.{name}"] = _digest({**table.model_dump(), "code": _code_digest(name, table.server)})
     return fields
+
+
+def check_same(now: Mapping[str, str], then: Mapping[str, str], accepted: Collection[str], where: str) -> None:
+    """Refuse to continue another run. Raises ConfigError, naming the fields that differ and are not accepted."""
+    differing = sorted(name for name in {*now, *then} if now.get(name) != then.get(name) and name not in accepted)
+    if not differing:
+        return
+    told = ", ".join(
+        f"{name} ({then.get(name, 'not there')} then, {now.get(name, 'not there')} now)" for name in differing
+    )
+    accept = " ".join(f"--accept {name}" for name in differing)
+    raise ConfigError(
+        f"this is not the run that {where} is of: {told}. Continue nevertheless with {accept}, or --fresh"
+    )
 
 
 def _digest(value: object) -> str:
     return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
 
-def _code_digest(target: str) -> str:
+def _code_digest(name: str, target: str) -> str:
     """Of the source file that defines a server, so that edited code is not taken for the same run."""
-    module = importlib.import_module(target.partition(":")[0])
+    try:
+        module = importlib.import_module(target.partition(":")[0])
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"resources.{name}: server {target!r} cannot be imported: {error}") from error
     try:
         return hashlib.sha256(inspect.getsource(module).encode()).hexdigest()[:16]
     except (OSError, TypeError):

@@ -1,7 +1,8 @@
 """What the controller knows of every rollout of a run: pure, and the one place that says what is in which set.
 
 A rollout is `waiting` (to be dispatched), `restored` (parked at the participants, to be dispatched as attempt N + 1),
-`open` (dispatched, undelivered) or `done`. Scope, restarts and floor of a checkpoint follow from these sets.
+`open` (dispatched, undelivered) or `done`. Scope, restarts and floor of a checkpoint follow from these sets: a life
+that ended without a final result, and whose rollout waits to be started over, is a restart.
 """
 
 from collections import deque
@@ -14,6 +15,15 @@ from store import Life
 from .rows import Rollout
 
 
+@dataclass(frozen=True, slots=True)
+class Sets:
+    """The three sets of a checkpoint."""
+
+    scope: list[Life]
+    restarts: list[Life]
+    dropped: dict[Life, str]
+
+
 @dataclass(slots=True)
 class RunLedger:
     """The rollouts of one run in one epoch."""
@@ -23,7 +33,12 @@ class RunLedger:
     waiting: deque[str] = field(default_factory=deque)
     restored: dict[str, Life] = field(default_factory=dict)
     open: dict[str, Life] = field(default_factory=dict)
+    """In the order of their dispatch."""
     done: set[str] = field(default_factory=set)
+    again: dict[str, Life] = field(default_factory=dict)
+    """The ended lives of rollouts that wait to be started over."""
+    dropped: dict[Life, str] = field(default_factory=dict)
+    """Lives of the head that are not continued, and why."""
     failures: dict[str, int] = field(default_factory=dict)
     """Failed starts of each rollout, over all epochs."""
     attempts: dict[str, int] = field(default_factory=dict)
@@ -41,22 +56,25 @@ class RunLedger:
         scope: Iterable[Life] = (),
         restarts: Iterable[Life] = (),
         failures: Mapping[str, int] | None = None,
+        dropped: Mapping[Life, str] | None = None,
     ) -> "RunLedger":
         """Where a run begins or goes on. What the checkpoint has and the output does not is restored first."""
         by_id = {rollout.rollout_id: rollout for rollout in rollouts}
-        restored = {life.rollout_id: life for life in scope if life.rollout_id not in done and life.rollout_id in by_id}
-        again = {life.rollout_id: life for life in restarts if life.rollout_id not in done}
-        waiting = deque(r for r in by_id if r not in done and r not in restored)
-        attempts = {rollout_id: life.attempt + 1 for rollout_id, life in {**again, **restored}.items()}
+        left = by_id.keys() - set(done)
+        restored = {life.rollout_id: life for life in scope if life.rollout_id in left}
+        again = {life.rollout_id: life for life in restarts if life.rollout_id in left}
+        waiting = deque(r for r in by_id if r in left and r not in restored)
         return cls(
             epoch,
             by_id,
             waiting,
             restored,
             done={r for r in done if r in by_id},
+            again=again,
+            dropped=dict(dropped or {}),
             failures=dict(failures or {}),
-            attempts=attempts,
-            restarted=len(again.keys() & by_id.keys()),
+            attempts={rollout_id: life.attempt + 1 for rollout_id, life in {**again, **restored}.items()},
+            restarted=len(again),
         )
 
     def __repr__(self) -> str:
@@ -78,6 +96,7 @@ class RunLedger:
             self.continued += 1
         elif self.waiting:
             rollout_id = self.waiting.popleft()
+            self.again.pop(rollout_id, None)
         else:
             return None
         attempt = self.attempts.get(rollout_id, 0)
@@ -98,9 +117,10 @@ class RunLedger:
             self.done.add(life.rollout_id)
         else:
             self.waiting.append(life.rollout_id)
+            self.again[life.rollout_id] = life
 
     def start_over(self, lives: Iterable[Life]) -> None:
-        """These lives were retired without a result."""
+        """These lives were ended without a result."""
         for life in lives:
             if self.is_open(life):
                 self.close(life, final=False)
@@ -109,9 +129,14 @@ class RunLedger:
     @property
     def floor(self) -> Floor:
         """The lowest position still open."""
-        return Floor(self.epoch, min((life.n for life in self.open.values()), default=self.dispatched))
+        first = next(iter(self.open.values()), None)
+        return Floor(self.epoch, self.dispatched if first is None else first.n)
 
-    def sets(self, restarts: Collection[Life]) -> tuple[list[Life], list[Life]]:
-        """Scope and restarts of a checkpoint taken now."""
+    def sets(self, restarts: Collection[Life]) -> Sets:
+        """The three sets of a checkpoint taken now; `restarts` are the lives that participants cannot capture."""
         undelivered = [*self.open.values(), *self.restored.values()]
-        return [x for x in undelivered if x not in restarts], [x for x in undelivered if x in restarts]
+        scope = [life for life in undelivered if life not in restarts]
+        started_over = [life for life in undelivered if life in restarts]
+        taken = {life.rollout_id for life in undelivered} | self.again.keys()
+        dropped = {life: why for life, why in self.dropped.items() if life.rollout_id not in taken}
+        return Sets(scope, [*started_over, *self.again.values()], dropped)

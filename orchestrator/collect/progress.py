@@ -12,19 +12,25 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from .checkpoints import Checkpoints
 from .collector import Collector, Emit
 
 REFRESH_S = 0.5
+PROGRESS_S = 10.0
+"""Between two events that say how far the run is."""
 _QUIET = frozenset({"row"})
 
 
 def json_events(write: Callable[[str], object]) -> Emit:
-    """Each event as one line: `{"event", "time_s", ...}`; the time is monotonic."""
+    """Each event as one line: `{"event", "time_s", ...}`; the time is monotonic. A reader may go away."""
     began = time.monotonic()
 
     def emit(name: str, facts: Mapping[str, Any]) -> None:
         document = {"event": name, "time_s": round(time.monotonic() - began, 3), **facts}
-        write(orjson.dumps(document, default=str).decode() + "\n")
+        try:
+            write(orjson.dumps(document, default=str).decode() + "\n")
+        except (BrokenPipeError, ValueError):
+            return  # The run is worth more than its log.
 
     return emit
 
@@ -35,7 +41,7 @@ def plain_events(console: Console) -> Emit:
     def emit(name: str, facts: Mapping[str, Any]) -> None:
         if name not in _QUIET:
             told = ", ".join(f"{key} {_short(value)}" for key, value in facts.items())
-            console.print(f"[bold]{name}[/bold] {told}", highlight=False)
+            console.print(f"{name}: {told}", highlight=False, markup=False, soft_wrap=True)
 
     return emit
 
@@ -47,45 +53,71 @@ def _short(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
-@asynccontextmanager
-async def live_table(collector: Collector, console: Console, *, on: bool) -> AsyncIterator[None]:
-    """Keep a table of the run up to date while the context is open."""
-    if not on:
-        yield
-        return
-    with Live(status_table(collector), console=console, refresh_per_second=4, transient=True) as live:
-        async with anyio.create_task_group() as group:
-
-            async def refresh() -> None:
-                while True:
-                    await anyio.sleep(REFRESH_S)
-                    live.update(status_table(collector))
-
-            group.start_soon(refresh)
-            yield
-            group.cancel_scope.cancel()
-
-
-def status_table(collector: Collector) -> Table:
-    """The run as it stands."""
+def facts_of(collector: Collector, checkpoints: Checkpoints | None) -> dict[str, Any]:
+    """How far the run is, for programs."""
     ledger, tally = collector.ledger, collector.tally
+    flight, age = collector.work_in_flight().values(), collector.checkpoint_age_s()
+    risk = checkpoints.at_risk() if checkpoints is not None else None
+    return {
+        "done": len(ledger.done),
+        "in_flight": len(ledger.open),
+        "waiting": len(ledger.waiting) + len(ledger.restored),
+        "turns": tally.delivered.calls + sum(work.calls for work in flight),
+        "tokens": tally.delivered.tokens + sum(work.tokens for work in flight),
+        "failures": tally.failures,
+        "checkpoints": tally.checkpoints,
+        "checkpoint_age_s": age and round(age, 1),
+        "tokens_at_risk": risk and risk.tokens,
+        "blocked": tally.blocked,
+    }
+
+
+@asynccontextmanager
+async def report_progress(
+    collector: Collector, checkpoints: Checkpoints | None, emit: Emit, console: Console | None
+) -> AsyncIterator[None]:
+    """Say how far the run is while the context is open: in a live table where there is a terminal, else as events."""
+
+    async def events() -> None:
+        while True:
+            await anyio.sleep(PROGRESS_S)
+            emit("progress", facts_of(collector, checkpoints))
+
+    async def table(live: Live) -> None:
+        while True:
+            await anyio.sleep(REFRESH_S)
+            live.update(status_table(collector, checkpoints))
+
+    async with anyio.create_task_group() as group:
+        if console is None:
+            group.start_soon(events)
+            yield
+        else:
+            with Live(
+                status_table(collector, checkpoints), console=console, auto_refresh=False, transient=True
+            ) as live:
+                group.start_soon(table, live)
+                yield
+        group.cancel_scope.cancel()
+
+
+def status_table(collector: Collector, checkpoints: Checkpoints | None) -> Table:
+    """The run as it stands."""
+    ledger, facts = collector.ledger, facts_of(collector, checkpoints)
     table = Table(title=f"epoch {ledger.epoch}", show_header=False)
-    table.add_row("rollouts", f"{len(ledger.done)} of {len(ledger.rollouts)} done, {len(ledger.open)} in flight")
+    table.add_row("rollouts", f"{facts['done']} of {len(ledger.rollouts)} done, {facts['in_flight']} in flight")
     table.add_row("waiting", f"{len(ledger.waiting)} new, {len(ledger.restored)} restored")
-    table.add_row("turns in flight", str(collector.turns_in_flight))
-    table.add_row("tokens", f"{tally.tokens} delivered, {collector.tokens_at_risk} at risk")
-    table.add_row("checkpoint", _age(tally.last_checkpoint, tally.checkpoints))
-    if tally.blocked:
-        table.add_row("[red]blocked[/red]", f"{tally.blocked} checkpoints in a row")
-    if tally.failures:
-        table.add_row("failures", str(tally.failures))
+    table.add_row("turns", str(facts["turns"]))
+    table.add_row("tokens", str(facts["tokens"]))
+    if checkpoints is not None:
+        age = facts["checkpoint_age_s"]
+        last = "none yet" if age is None else f"{facts['checkpoints']} taken, the last {age:.0f} s ago"
+        table.add_row("checkpoint", f"{last}; {facts['tokens_at_risk']} tokens at risk")
+    if facts["blocked"]:
+        table.add_row("[red]blocked[/red]", f"{facts['blocked']} checkpoints in a row: see the last event")
+    if facts["failures"]:
+        table.add_row("failures", str(facts["failures"]))
     return table
-
-
-def _age(last: float | None, count: int) -> str:
-    if last is None:
-        return "none yet"
-    return f"{count} taken, the last {time.monotonic() - last:.0f} s ago"
 
 
 def is_terminal() -> bool:

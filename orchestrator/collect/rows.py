@@ -14,6 +14,8 @@ from typing import Any
 
 import orjson
 
+from participants import ParticipantError
+
 from .config import Config, ConfigError
 
 
@@ -23,8 +25,9 @@ class Rollout:
 
     rollout_id: str
     row: Mapping[str, Any]
-    position: int
-    """In the input, for the order of the output alone."""
+    task: int
+    """Which row of the input, from 0; for the order and the keys of the output alone."""
+    repeat: int
 
 
 def content_digest(row: Any) -> str:
@@ -36,18 +39,17 @@ def plan_rollouts(rows: Iterable[Mapping[str, Any]], repeats: int) -> list[Rollo
     """All rollouts, in input order, repeats of a row side by side."""
     copies: Counter[str] = Counter()
     rollouts: list[Rollout] = []
-    for row in rows:
+    for task, row in enumerate(rows):
         digest = content_digest(row)[:16]
         copy = copies[digest]
         copies[digest] += 1
-        for repeat in range(repeats):
-            rollouts.append(Rollout(f"{digest}.{copy}.{repeat}", row, len(rollouts)))
+        rollouts.extend(Rollout(f"{digest}.{copy}.{repeat}", row, task, repeat) for repeat in range(repeats))
     return rollouts
 
 
 def dataset_digest(rollouts: Iterable[Rollout]) -> str:
-    """What the rows mean, whatever their order."""
-    return hashlib.sha256("\n".join(sorted(r.rollout_id for r in rollouts)).encode()).hexdigest()
+    """What the rows mean, whatever their order and however often each is repeated."""
+    return hashlib.sha256("\n".join(sorted(r.rollout_id for r in rollouts if not r.repeat)).encode()).hexdigest()[:16]
 
 
 def read_rows(path: str) -> list[dict[str, Any]]:
@@ -85,9 +87,9 @@ def _make_rows(config: Config) -> list[dict[str, Any]]:
     task_set = config.run.task_set
     if task_set is None:
         raise ConfigError("give either input or task_set")
-    try:
-        from participants.servers.calculator import make_tasks
+    from participants.servers.calculator import make_tasks  # not above: most runs have rows of their own
 
-        return list(make_tasks(task_set.name, task_set.size, task_set.seed))
-    except ImportError as error:
-        raise ConfigError(f"task_set needs: pip install 'midflight[tasks]' ({error})") from error
+    try:
+        return make_tasks(task_set.name, task_set.size, task_set.seed)
+    except ParticipantError as error:
+        raise ConfigError(f"run.task_set: {error.message}") from error

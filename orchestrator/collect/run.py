@@ -1,50 +1,38 @@
-"""One start of a collection run, from the configuration to the exit code.
+"""One start of a collection run, from the configuration to the exit code. The same command starts and continues it.
 
-With checkpoints on: claim an epoch; fix the lengths of lower segments with a seal; restore what the head has and the
-output does not; then collect. The same command does this whether the run is new or was killed.
-
-    exit code    meaning
-    0            every rollout is done; the output is merged
-    1            the same, and some rollouts failed for good
-    75           stopped by SIGTERM after a checkpoint; the same command continues
+exit code    meaning
+0            every rollout is done; the output is merged
+1            the same, and some rollouts failed for good
+75           stopped by SIGTERM or SIGINT; the same command continues
+76           another collector has taken over; this one's later rows do not count
 """
 
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
+import anyio.to_thread
 from rich.console import Console
 
-from store import (
-    DEFAULT_LIMITS,
-    Chain,
-    Controller,
-    Life,
-    Limits,
-    Seal,
-    Segment,
-    Store,
-    claim,
-    open_checkpoint,
-    open_store,
-)
+from participants import Upstream
+from store import DEFAULT_LIMITS, Controller, Limits, Store, claim, open_store
 
-from ..coordination import restore, resume
-from ..fleet import adopt
+from .checkpoints import Checkpoints
 from .collector import Collector, Emit
-from .config import Config, ConfigError
+from .config import CheckpointTable, Config
 from .fingerprint import fingerprint
 from .ledger import RunLedger
-from .output import Line, Output, count_failures, final_lines, merge, open_output
-from .progress import live_table
+from .merge import write_output
+from .progress import report_progress
 from .rows import Rollout, load_rollouts
+from .segments import ROWS_ONLY, Header, Kept, Segments, Writer, count_failures, final_lines, open_segments
+from .start import Before, Wishes, check_run, restore_head, rows_only, seal_and_read
 from .world import World, open_world
 
-EXIT_FINE, EXIT_FAILURES, EXIT_STOPPED = 0, 1, 75
-RESTORE_TIMEOUT_S = 600.0
+EXIT_FINE, EXIT_FAILURES, EXIT_STOPPED, EXIT_FENCED = 0, 1, 75, 76
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +41,17 @@ class Options:
 
     fresh: bool = False
     take_over: bool = False
-    accept: Sequence[str] = ()
+    accept: tuple[str, ...] = ()
     """Fingerprint fields that may differ."""
-    live: bool = False
-    """Show a live table on stderr."""
+    retry_failed: bool = False
+    """Try again what has failed for good."""
+    console: Console | None = None
+    """Where a live table is shown, if one is."""
+
+    @property
+    def wishes(self) -> Wishes:
+        """Those that concern what earlier starts left."""
+        return Wishes(fresh=self.fresh, accept=self.accept, retry_failed=self.retry_failed)
 
 
 @dataclass(slots=True)
@@ -66,199 +61,213 @@ class Summary:
     exit_code: int = EXIT_FINE
     rollouts: int = 0
     done: int = 0
-    rows: int = 0
-    failed: int = 0
+    """By this start and earlier ones."""
+    failed_for_good: int = 0
     found_done: int = 0
-    """Finished by earlier starts."""
+    """By earlier starts."""
+    rows: int = 0
+    """Written by this start, as everything below."""
+    failures: int = 0
     continued: int = 0
+    """Rollouts that went on from a checkpoint."""
     restarted: int = 0
+    """Rollouts that started over although an earlier life of theirs was known."""
+    dropped: int = 0
+    """Rollouts of the checkpoint that the input does not have any more."""
+    saved_calls: int = 0
+    """Model calls that continued rollouts did not repeat."""
+    saved_tokens: int = 0
+    tokens: int = 0
+    """Of the rows written."""
     checkpoints: int = 0
-    facts: dict[str, Any] = field(default_factory=dict)
+    failed_checkpoints: int = 0
+    held_s: dict[str, float] = field(default_factory=dict)
+    """For how long checkpoints kept work waiting: p50, p99 and the longest."""
 
     def as_facts(self) -> dict[str, Any]:
         """For an event."""
-        plain = {name: getattr(self, name) for name in self.__slots__ if name != "facts"}
-        return {**plain, **self.facts}
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
-@dataclass(frozen=True, slots=True)
-class _Before:
-    """What earlier starts left."""
+@dataclass(slots=True)
+class _Run:
+    """What one start works with; `store`, `controller` and `checkpoints` only where checkpoints are on."""
 
-    lines: list[Line]
-    scope: tuple[Life, ...] = ()
-    restarts: tuple[Life, ...] = ()
+    config: Config
+    options: Options
+    emit: Emit
+    rollouts: list[Rollout]
+    fields: dict[str, str]
+    segments: Segments
+    store: Store | None = None
+    controller: Controller | None = None
+    checkpoints: Checkpoints | None = None
 
 
-async def collect(config: Config, options: Options, emit: Emit, upstream: Any = None) -> Summary:
-    """Run to the end, or to SIGTERM. Raises ConfigError, StoreError and CoordinationError."""
-    rollouts = await anyio.to_thread.run_sync(load_rollouts, config)
-    async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(_open_store(config)) if config.checkpoint.enabled else None
-        controller = None
+async def collect(
+    config: Config, options: Options, emit: Emit, upstream: Upstream | None = None, segments: Segments | None = None
+) -> Summary:
+    """Run to the end, or to SIGTERM. Raises ConfigError, StoreError (Fenced among them) and CoordinationError.
+
+    `upstream` and `segments` are opened from the configuration unless they are given.
+    """
+    async with _bare_errors(), AsyncExitStack() as stack:
+        rollouts = await anyio.to_thread.run_sync(load_rollouts, config)
+        fields = await anyio.to_thread.run_sync(fingerprint, config, rollouts)
+        store = await stack.enter_async_context(_open_store(config.checkpoint)) if config.checkpoint.enabled else None
+        if segments is None:
+            name, alone = store.run_id if store else ROWS_ONLY, config.checkpoint.single_writer
+            segments = await open_segments(config.run.output, name, single_writer=alone)
+            stack.push_async_callback(segments.aclose)
+        run = _Run(config, options, emit, rollouts, fields, segments, store)
         if store is not None:
-            claimed = claim(store, "none" if options.fresh else "head", take_over=options.take_over)
-            controller = await stack.enter_async_context(claimed)
-        epoch = controller.epoch if controller else 0
-        output = await open_output(config.run.output, epoch)
-        stack.push_async_callback(output.aclose)
+            await check_run(store, segments, fields, options.wishes)
+            base = "none" if options.fresh else "head"
+            claimed = claim(store, base, take_over=options.take_over)  # type: ignore[arg-type]
+            run.controller = await stack.enter_async_context(claimed)
         world = await stack.enter_async_context(open_world(config, store, upstream))
-        return await _collect(config, options, emit, rollouts, store, controller, output, world)
+        return await _collect(run, world)
 
 
 @asynccontextmanager
-async def _open_store(config: Config) -> AsyncIterator[Store]:
-    table = config.checkpoint
+async def _bare_errors() -> AsyncIterator[None]:
+    """What a task group raises comes out as itself."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from error.__cause__
+
+
+@asynccontextmanager
+async def _open_store(table: CheckpointTable) -> AsyncIterator[Store]:
     limits: Limits = replace(DEFAULT_LIMITS, liveness_beat_s=table.liveness_beat_s)
     async with open_store(str(table.url), "write", limits=limits, single_writer=table.single_writer) as store:
         yield store
 
 
-async def _collect(
-    config: Config,
-    options: Options,
-    emit: Emit,
-    rollouts: list[Rollout],
-    store: Store | None,
-    controller: Controller | None,
-    output: Output,
-    world: World,
-) -> Summary:
-    fields = fingerprint(config, rollouts) if controller else {}
-    if store is None or controller is None:
-        before = await _rows_only(options, output)
-        world_now = world
-    else:
-        before = await _seal_and_read(options, store, controller, output)
-        world_now, before = await _restore(options, store, controller, world, before, fields)
+async def _collect(run: _Run, world: World) -> Summary:
+    world, before, writer = await _begin(run, world)
     decided = final_lines(before.lines)
-    epoch = controller.epoch if controller else 0
     ledger = RunLedger.begin(
-        epoch, rollouts, decided.keys(), before.scope, before.restarts, count_failures(before.lines)
+        writer.epoch,
+        run.rollouts,
+        decided.keys(),
+        before.scope,
+        before.restarts,
+        count_failures(before.lines),
+        before.dropped,
     )
-    collector = Collector(
-        config, world_now, ledger, output, store=store, controller=controller, fingerprint=fields, emit=emit
-    )
-    summary = Summary(rollouts=len(rollouts), found_done=len(ledger.done))
-    emit(
-        "started",
-        {"epoch": epoch, "rollouts": len(rollouts), "done": len(ledger.done), "restored": len(ledger.restored)},
-    )
-    stopped = await _until_done(config, collector, emit, live=options.live)
-    return await _finish(config, collector, output, before, summary, stopped)
+    collector = Collector(run.config, world, ledger, writer, run.emit)
+    if run.store is not None and run.controller is not None and world.fleet is not None:
+        table = run.config.checkpoint
+        run.checkpoints = Checkpoints(table, collector, world.fleet, run.store, run.controller, run.fields)
+    _tell_start(run, ledger)
+    summary = Summary(rollouts=len(run.rollouts), found_done=len(ledger.done))
+    stopped = await _until_done(run, collector)
+    _sum_up(summary, collector)
+    if stopped:
+        summary.exit_code = EXIT_STOPPED
+        return summary
+    await _finish(run, ledger, [*before.lines, *writer.lines], summary)
+    return summary
 
 
-async def _rows_only(options: Options, output: Output) -> _Before:
-    """Without checkpoints: finished rows are kept, and nothing else."""
-    if options.fresh and await output.epochs():
-        raise ConfigError(f"{output.url}.segments has rows of an earlier run; remove it to start afresh")
-    lines, length = await output.read_segment(0)
-    await output.go_on(length)
-    return _Before(lines)
+async def _begin(run: _Run, world: World) -> tuple[World, Before, Writer]:
+    """Find what counts, restore, and begin this epoch's segment."""
+    wishes = run.options.wishes
+    header = Header(run.fields, wishes.accept, wishes.retry_failed)
+    if run.store is None or run.controller is None:
+        epoch, found = await rows_only(run.segments, run.fields, wishes)
+        writer, lines = Writer(run.segments, epoch, found), found.lines
+        if found.header is None or wishes.accept or wishes.retry_failed:
+            await writer.begin(header)
+        return world, Before(_without_failed(lines, wishes)), writer
+    below = await seal_and_read(run.store, run.controller, run.segments, wishes)
+    below.lines = _without_failed(below.lines, wishes)
+    by_id = {rollout.rollout_id: rollout for rollout in run.rollouts}
+    world, before = await restore_head(run.store, run.controller, world, below, by_id, final_lines(below.lines))
+    writer = Writer(run.segments, run.controller.epoch)
+    await writer.begin(header)
+    return world, before, writer
 
 
-async def _seal_and_read(options: Options, store: Store, controller: Controller, output: Output) -> _Before:
-    """Fix the lengths of lower segments on the chain, and read what counts. A fresh start seals them all at 0."""
-    sealed = _sealed_lengths(await store.chain())
-    lines: list[Line] = []
-    segments = []
-    for epoch in range(1, controller.epoch):
-        found, length = await output.read_segment(epoch, 0 if options.fresh else sealed.get(epoch))
-        lines.extend(found)
-        segments.append(Segment(name=str(epoch), length=length))
-    if segments:
-        await controller.seal(segments)
-    return _Before(lines)
+def _without_failed(lines: list[Kept], wishes: Wishes) -> list[Kept]:
+    return [line for line in lines if not line.failed] if wishes.retry_failed else lines
 
 
-def _sealed_lengths(chain: Chain) -> dict[int, int]:
-    """The lengths that the seals so far have fixed; a later seal, of a fresh start, overrules."""
-    lengths: dict[int, int] = {}
-    for entry in chain.entries:
-        if isinstance(entry.action, Seal):
-            lengths.update((int(segment.name), segment.length) for segment in entry.action.segments)
-    return lengths
-
-
-async def _restore(
-    options: Options, store: Store, controller: Controller, world: World, before: _Before, fields: dict[str, str]
-) -> tuple[World, _Before]:
-    """Adopt the new epoch everywhere, and restore what the head has and the output does not."""
-    assert world.fleet is not None
-    fleet, _ = await adopt(world.fleet, controller.epoch)
-    world = replace(world, fleet=fleet)
-    head = controller.head
-    if head is None:
-        return world, before
-    opened = await open_checkpoint(store, head)
-    opened.check_fingerprint(fields, options.accept)
-    decided = final_lines(before.lines)
-    scope = tuple(life for life in opened.manifest.scope if life.rollout_id not in decided)
-    if scope:
-        round_id = controller.next_round()
-        await restore(fleet, round_id, head, scope, timeout_s=RESTORE_TIMEOUT_S)
-        await resume(fleet, round_id)
-    return world, replace(before, scope=scope, restarts=opened.manifest.restarts)
+def _tell_start(run: _Run, ledger: RunLedger) -> None:
+    counts = {"done": len(ledger.done), "restored": len(ledger.restored), "waiting": len(ledger.waiting)}
+    run.emit("started", {"epoch": ledger.epoch, "rollouts": len(run.rollouts), **counts})
+    for life, reason in ledger.dropped.items():
+        run.emit("dropped", {"life": str(life), "reason": reason})
 
 
 # Signals and the end
 
 
-async def _until_done(config: Config, collector: Collector, emit: Emit, *, live: bool) -> bool:
-    """Collect; True where SIGTERM stopped it."""
+async def _until_done(run: _Run, collector: Collector) -> bool:
+    """Collect; True where a signal stopped it. Raises what broke the output, after a last checkpoint."""
     stopped = False
     async with anyio.create_task_group() as group:
+
+        async def stop() -> None:
+            await _last_checkpoint(run)
+            group.cancel_scope.cancel()
 
         async def watch() -> None:
             nonlocal stopped
             with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGUSR1) as signals:
                 async for number in signals:
                     if number == signal.SIGUSR1:
-                        group.start_soon(_checkpoint_now, collector)
+                        if run.checkpoints is not None:
+                            group.start_soon(run.checkpoints.take)
                         continue
                     if stopped:
                         group.cancel_scope.cancel()  # The second one stops at once.
                         return
                     stopped = True
-                    emit("stopping", {"signal": number})
-                    group.start_soon(_stop, config, collector, group.cancel_scope)
+                    run.emit("stopping", {"signal": signal.Signals(number).name})
+                    group.start_soon(stop)
 
         group.start_soon(watch)
-        async with live_table(collector, Console(stderr=True), on=live):
+        if run.checkpoints is not None:
+            group.start_soon(run.checkpoints.run)
+        async with report_progress(collector, run.checkpoints, run.emit, run.options.console):
             await collector.run()
+            if collector.broken is not None:
+                await _last_checkpoint(run)
         group.cancel_scope.cancel()
+    if collector.broken is not None:
+        raise collector.broken
     return stopped and not collector.ledger.finished
 
 
-async def _checkpoint_now(collector: Collector) -> None:
-    await collector.checkpoint()
+async def _last_checkpoint(run: _Run) -> None:
+    if run.checkpoints is not None and await run.checkpoints.stop() is None:
+        run.emit("stopped_without_checkpoint", {"hint": "The next start continues from the checkpoint before"})
 
 
-async def _stop(config: Config, collector: Collector, scope: anyio.CancelScope) -> None:
-    """Checkpoint and stop; blockers that outlast the grace are retired, so that the rest is saved."""
-    with anyio.move_on_after(config.checkpoint.grace_s):
-        while await collector.checkpoint() is None and config.checkpoint.enabled:
-            await anyio.lowlevel.checkpoint()
-        scope.cancel()
-    await collector.retire(collector.blockers())
-    await collector.checkpoint()
-    scope.cancel()
-
-
-async def _finish(
-    config: Config, collector: Collector, output: Output, before: _Before, summary: Summary, stopped: bool
-) -> Summary:
+def _sum_up(summary: Summary, collector: Collector) -> None:
     ledger, tally = collector.ledger, collector.tally
     summary.done, summary.continued, summary.restarted = len(ledger.done), ledger.continued, ledger.restarted
-    summary.checkpoints, summary.rows, summary.failed = tally.checkpoints, tally.rows, tally.failures
-    summary.facts = {"tokens": tally.tokens, "held_s": tally.held_s}
-    if stopped:
-        summary.exit_code = EXIT_STOPPED
-        return summary
-    lines = [*before.lines, *(await output.read_own())]
+    summary.rows, summary.failures, summary.dropped = tally.rows, tally.failures, len(ledger.dropped)
+    summary.saved_calls, summary.saved_tokens = tally.saved.calls, tally.saved.tokens
+    summary.tokens, summary.checkpoints = tally.delivered.tokens, tally.checkpoints
+    summary.failed_checkpoints = tally.failed_checkpoints
+    if held := sorted(tally.held_s):
+        picked = {"p50": held[len(held) // 2], "p99": held[len(held) * 99 // 100], "longest": held[-1]}
+        summary.held_s = {name: round(value, 4) for name, value in picked.items()}
+
+
+async def _finish(run: _Run, ledger: RunLedger, lines: list[Kept], summary: Summary) -> None:
+    """Merge the segments, unless another collector owns the run by now."""
+    if run.controller is not None:
+        await run.controller.refresh()
     decided = final_lines(lines)
-    failures = [line for line in lines if line.failed]
-    await merge(config.run.output, decided, failures, list(ledger.rollouts))
-    if any(line.failed for line in decided.values()):
+    await write_output(run.config.run.output, run.segments, decided, [x for x in lines if x.failed], ledger.rollouts)
+    summary.failed_for_good = sum(decided[r].failed for r in ledger.rollouts)
+    if summary.failed_for_good:
         summary.exit_code = EXIT_FAILURES
-    return summary

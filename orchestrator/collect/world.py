@@ -1,13 +1,16 @@
 """The embedded participants of a run: all four kinds in the controller's own process."""
 
 import importlib
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import anyio.to_thread
+
 from participants import (
-    Agent,
+    Chunks,
     ControlPlane,
     EnvironmentServer,
     Floor,
@@ -16,6 +19,7 @@ from participants import (
     ModelServer,
     OpenAIEndpoint,
     Peer,
+    Reply,
     ResourcesServer,
     SimpleAgent,
     Upstream,
@@ -25,6 +29,7 @@ from store import Life, Store
 from ..fleet import Fleet, discover
 from ..links import LocalLink
 from .config import Config, ConfigError, secret
+from .saved import Work, saved_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,7 @@ class World:
 
     environment: EnvironmentServer
     model: ModelServer
-    agent: Agent
+    agent: SimpleAgent
     resources: dict[str, ResourcesServer]
     fleet: Fleet | None
 
@@ -47,6 +52,21 @@ class World:
         for holder in self._others:
             holder.finish(life)
 
+    def saved(self, rollout_id: str) -> Work:
+        """What a restored rollout that is about to be dispatched need not do again."""
+        holders = (self.environment, self.agent, self.model)
+        return saved_by(*(holder.brought(rollout_id) for holder in holders))
+
+    def blocking(self) -> list[Life]:
+        """Every life with a step in flight that a checkpoint waits for."""
+        steps = (step for holder in (self.environment, *self._others) for step in holder.gate.in_flight(sys.maxsize)[0])
+        return list(dict.fromkeys(step.life for step in steps))
+
+    async def end(self, life: Life, timeout_s: float) -> None:
+        """End a life here, without asking anybody."""
+        for holder in (self.environment, *self._others):
+            await holder.retire([life], timeout_s)
+
     def raise_floor(self, floor: Floor) -> None:
         """Forget the fences below the floor."""
         for holder in (self.environment, *self._others):
@@ -59,10 +79,8 @@ async def open_world(config: Config, store: Store | None, upstream: Upstream | N
     async with AsyncExitStack() as stack:
         if upstream is None:
             upstream = await stack.enter_async_context(_endpoint(config))
-        model = ModelServer(upstream)
-        resources = {
-            f"resources.{name}": _load(name, table.server, table.options) for name, table in config.resources.items()
-        }
+        model = ModelServer(_Named(upstream, config.model.model))
+        resources = await anyio.to_thread.run_sync(_load_all, config)  # importing reads files
         peers: dict[str, Peer] = {role: LocalPeer(server) for role, server in resources.items()}
         agent = SimpleAgent(
             LocalPeer(model),
@@ -72,10 +90,26 @@ async def open_world(config: Config, store: Store | None, upstream: Upstream | N
             max_wall_s=config.agent.max_wall_s,
         )
         environment = EnvironmentServer(LocalPeer(agent), peers)
+        for server in resources.values():
+            stack.push_async_callback(server.aclose)
         await stack.enter_async_context(environment.run())
         holders: list[Holder[Any]] = [environment, model, agent, *resources.values()]
         fleet = await _control(stack, holders, store) if store else None
         yield World(environment, model, agent, resources, fleet)
+
+
+class _Named:
+    """Asks for the model that the configuration names now, whatever a continued rollout began with."""
+
+    def __init__(self, upstream: Upstream, model: str) -> None:
+        self._upstream = upstream
+        self._model = model
+
+    async def complete(self, route: str, body: Mapping[str, Any]) -> Reply:
+        return await self._upstream.complete(route, {**body, "model": self._model})
+
+    def stream(self, route: str, body: Mapping[str, Any]) -> AbstractAsyncContextManager[Chunks]:
+        return self._upstream.stream(route, {**body, "model": self._model})
 
 
 async def _control(stack: AsyncExitStack, holders: Sequence[Holder[Any]], store: Store) -> Fleet:
@@ -88,6 +122,10 @@ def _endpoint(config: Config) -> OpenAIEndpoint:
     return OpenAIEndpoint(model.base_url, api_key=secret(model.api_key_env), retry_for_s=model.retry_for_s)
 
 
+def _load_all(config: Config) -> dict[str, ResourcesServer]:
+    return {f"resources.{name}": _load(name, table.server, table.options) for name, table in config.resources.items()}
+
+
 def _load(name: str, target: str, options: dict[str, Any]) -> ResourcesServer:
     module, _, attribute = target.partition(":")
     try:
@@ -96,4 +134,7 @@ def _load(name: str, target: str, options: dict[str, Any]) -> ResourcesServer:
         raise ConfigError(f"resources.{name}: server {target!r} cannot be imported: {error}") from error
     if not (isinstance(found, type) and issubclass(found, ResourcesServer)):
         raise ConfigError(f"resources.{name}: {target!r} is not a ResourcesServer")
-    return found(name=name, **options)
+    try:
+        return found(name=name, **options)
+    except TypeError as error:
+        raise ConfigError(f"resources.{name}: {target} does not take these options: {error}") from error

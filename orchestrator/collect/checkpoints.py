@@ -1,0 +1,193 @@
+"""The checkpoints of a run: when they are taken, what hinders them, and the last one before a stop.
+
+A checkpoint that fails costs itself alone: it is reported and the next one is tried in time. Only a higher epoch on the
+chain ends the run. Blockers get more time once; then work goes on and they are reported. At the end of a stop's grace
+they are retired, so that everything else is saved.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import anyio
+
+from store import Controller, Fenced, Life, Ref, Retention, Store, StoreError, prune
+
+from ..coordination import retire
+from ..errors import CoordinationError
+from ..fleet import Fleet
+from ..rounds import Blocked, Round, RoundLimits, checkpoint
+from .collector import Collector
+from .config import CheckpointTable
+from .saved import Work
+
+RETRY_S = 1.0
+"""Between two tries of the last checkpoint."""
+LAST_PREPARE_S = 5.0
+"""For the short steps that began while long ones were retired."""
+LAST_ROUNDS = 5
+RETIRE_TIMEOUT_S = 5.0
+
+
+class Checkpoints:
+    """Takes the checkpoints of one run in one epoch."""
+
+    def __init__(
+        self,
+        table: CheckpointTable,
+        collector: Collector,
+        fleet: Fleet,
+        store: Store,
+        controller: Controller,
+        fingerprint: dict[str, str],
+    ) -> None:
+        """`fleet` has adopted the controller's epoch."""
+        self._table = table
+        self._collector = collector
+        self._fleet = fleet
+        self._store = store
+        self._controller = controller
+        self._fingerprint = fingerprint
+        self._one_at_a_time = anyio.Lock()
+        self._behind: dict[Life, Work] = {}
+        """What the last checkpoint has of each rollout."""
+        self._limits = RoundLimits(
+            prepare_timeout_s=table.prepare_timeout_s,
+            more_time_s=table.more_time_s,
+            commit_timeout_s=table.commit_timeout_s,
+            publish_timeout_s=table.publish_timeout_s,
+            lease_s=table.lease_s,
+        )
+
+    async def run(self) -> None:
+        """Take one in every interval, and look for a higher epoch, until cancelled. Raises Fenced."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._watch)
+            while self._table.interval_s:
+                await anyio.sleep(self._table.interval_s)
+                await self.take()
+
+    async def _watch(self) -> None:
+        """A collector that was taken over need not wait for its next checkpoint to hear of it."""
+        while True:
+            await anyio.sleep(self._table.liveness_beat_s)
+            try:
+                await self._controller.refresh()
+            except Fenced:
+                raise
+            except StoreError:
+                continue  # Unreachable for now: nothing is known, and nothing rests on it.
+
+    async def take(self, *, limits: RoundLimits | None = None) -> Ref | None:
+        """Take one; None where blockers or a failure prevented it, which is reported. Raises Fenced."""
+        tally, emit = self._collector.tally, self._collector.emit
+        async with self._one_at_a_time:
+            try:
+                return await self._take(limits or self._limits)
+            except Blocked as error:
+                tally.blocked += 1
+                facts = {"times": tally.blocked, "count": error.standstill.blocker_count}
+                emit("blocked", {**facts, "blockers": {who: str(why) for who, why in error.failures.items()}})
+            except Fenced:
+                raise
+            except (CoordinationError, StoreError) as error:
+                tally.failed_checkpoints += 1
+                emit("checkpoint_failed", {"error": str(error)})
+            return None
+
+    async def _take(self, limits: RoundLimits) -> Ref | None:
+        collector, began = self._collector, time.monotonic()
+        fleet = self._fleet.with_floor(collector.ledger.floor)
+        await collector.still.acquire()
+        holding = True
+
+        def let_go() -> None:
+            nonlocal holding
+            if holding:
+                collector.still.release()
+                holding = False
+
+        try:
+            async with checkpoint(fleet, self._controller, limits, resumed=let_go) as opened:
+                behind = self._fill(opened)
+        finally:
+            let_go()
+        self._behind = behind
+        self._report(opened, time.monotonic() - began)
+        await self._prune()
+        return opened.published
+
+    def _fill(self, opened: Round) -> dict[Life, Work]:
+        """Give the round what the controller has to say, in one step."""
+        collector = self._collector
+        sets = collector.ledger.sets(opened.standstill.restarts)
+        opened.take(
+            scope=sets.scope,
+            restarts=sets.restarts,
+            dropped=sets.dropped,
+            state={"done": len(collector.ledger.done), "rollouts": len(collector.ledger.rollouts)},
+            output=[collector.segment],
+            fingerprint=self._fingerprint,
+        )
+        return collector.work_in_flight()
+
+    def _report(self, opened: Round, took_s: float) -> None:
+        tally = self._collector.tally
+        tally.checkpoints += 1
+        tally.blocked = 0
+        tally.held_s.append(opened.held_s)
+        tally.last_checkpoint = time.monotonic()
+        facts = {"checkpoint": str(opened.id), "rollouts": len(opened.scope or ()), "held_s": round(opened.held_s, 4)}
+        self._collector.emit("checkpoint", {**facts, "took_s": round(took_s, 4)})
+
+    async def _prune(self) -> None:
+        try:
+            await prune(self._store, Retention(keep_last=self._table.keep_last))
+        except Fenced:
+            raise
+        except StoreError as error:
+            self._collector.emit("prune_failed", {"error": str(error)})
+
+    def at_risk(self) -> Work:
+        """Work of the episodes in flight that no checkpoint has yet."""
+        total = Work()
+        for life, work in self._collector.work_in_flight().items():
+            had = self._behind.get(life, Work())
+            total += Work(max(0, work.calls - had.calls), max(0, work.tokens - had.tokens))
+        return total
+
+    # The end
+
+    async def stop(self) -> Ref | None:
+        """The last checkpoint: waits for blockers as long as the grace lasts, then retires them. Raises Fenced."""
+        self._collector.closing = True
+        ends = anyio.current_time() + self._table.grace_s
+        while (left := ends - anyio.current_time()) > 0:
+            if (ref := await self.take(limits=self._within(left))) is not None:
+                return ref
+            await anyio.sleep(min(RETRY_S, max(0.0, ends - anyio.current_time())))
+        for _ in range(LAST_ROUNDS):
+            blocking = self._collector.world.blocking()
+            if not blocking:
+                return None
+            await self._retire(blocking)
+            if (ref := await self.take(limits=self._within(LAST_PREPARE_S))) is not None:
+                return ref
+        return None
+
+    def _within(self, timeout_s: float) -> RoundLimits:
+        lease_s = max(self._limits.lease_s, timeout_s + 10.0)
+        return replace(self._limits, prepare_timeout_s=timeout_s, more_time_s=0.0, lease_s=lease_s)
+
+    async def _retire(self, lives: Sequence[Life]) -> None:
+        """End lives everywhere; their rollouts are started over."""
+        async with self._collector.still:
+            open_lives = [life for life in lives if self._collector.ledger.is_open(life)]
+            try:
+                left = await retire(self._fleet, open_lives, timeout_s=RETIRE_TIMEOUT_S)
+            except CoordinationError as error:
+                self._collector.emit("retire_failed", {"error": str(error)})
+                return
+            self._collector.ledger.start_over(open_lives)
+        facts = {"lives": [str(life) for life in open_lives], "not_stopped": [str(life) for life in left]}
+        self._collector.emit("retired", facts)

@@ -1,0 +1,133 @@
+"""From the segments to what people read: the output in input order, and the failures beside it, each in one step.
+
+On a local disk the rows pass through memory a few hundred at a time, into a temporary file that then takes the place
+of the output. An object store takes an object whole, so there the output is made in memory.
+
+    crash                  what is left
+    while merging          the segments, whole, and the old output if there was one; merging again gives the same bytes
+"""
+
+import errno
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import orjson
+
+from store import BackendError, IOFailed, Life, NoSpace, open_backend
+
+from .rows import Rollout
+from .segments import Kept, Segments
+
+WINDOW = 256
+"""Rows in memory at once."""
+READS_AT_ONCE = 16
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def failures_url(url: str) -> str:
+    """Where the failures go: `<stem>_failures.jsonl` beside the output."""
+    return f"{url.removesuffix('.jsonl')}_failures.jsonl"
+
+
+async def write_output(
+    url: str, segments: Segments, decided: Mapping[str, Kept], failures: Sequence[Kept], rollouts: Mapping[str, Rollout]
+) -> None:
+    """Write the output and, where there are any, the failures. Raises BackendError."""
+    rows = [decided[r] for r in rollouts if r in decided and not decided[r].failed]
+    await _write(url, _public_rows(segments, rows, rollouts))
+    failed = [line for line in failures if line.rollout_id in rollouts]
+    if failed:
+        await _write(failures_url(url), _public_rows(segments, failed, rollouts))
+
+
+async def _public_rows(
+    segments: Segments, lines: Sequence[Kept], rollouts: Mapping[str, Rollout]
+) -> AsyncIterator[bytes]:
+    for start in range(0, len(lines), WINDOW):
+        window = lines[start : start + WINDOW]
+        found = [b""] * len(window)
+        places = anyio.Semaphore(READS_AT_ONCE)
+
+        async def read(position: int, kept: Kept, found: list[bytes] = found, places: anyio.Semaphore = places) -> None:
+            async with places:
+                found[position] = await _public(segments, kept, rollouts[kept.rollout_id])
+
+        async with anyio.create_task_group() as group:
+            for position, kept in enumerate(window):
+                group.start_soon(read, position, kept)
+        yield b"".join(found)
+
+
+async def _public(segments: Segments, kept: Kept, rollout: Rollout) -> bytes:
+    """A row as people get it: with which rollout it is of, in the keys of NeMo Gym, and its life."""
+    keys = {
+        "_ng_task_index": rollout.task,
+        "_ng_rollout_index": rollout.repeat,
+        "_ng_attempt_index": Life.parse(kept.life).attempt,
+        "_ng_rollout_id": kept.rollout_id,
+        "_midflight_life": kept.life,
+    }
+    return orjson.dumps({**await segments.row(kept), **keys}, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def local_path(url: str) -> Path | None:
+    """The path of a local output; None for one in an object store."""
+    if url.startswith("file://"):
+        return Path(url.removeprefix("file://"))
+    return None if "://" in url else Path(url)
+
+
+async def _write(url: str, pieces: AsyncIterator[bytes]) -> None:
+    path = local_path(url)
+    if path is None:
+        await _write_object(url, pieces)
+        return
+    try:
+        await _write_file(path, pieces)
+    except OSError as error:
+        kind: type[BackendError] = NoSpace if error.errno in _FULL else IOFailed
+        raise kind(
+            "merge", url, str(error), hint="The rows are safe in the segments; run the same command again"
+        ) from (error)
+
+
+async def _write_file(path: Path, pieces: AsyncIterator[bytes]) -> None:
+    """The file appears whole and durable, in place of any other."""
+    partial = path.with_name(f".{path.name}.merging.tmp")
+    file = await anyio.open_file(partial, "wb")
+    try:
+        async for data in pieces:
+            await file.write(data)
+        await file.flush()
+        await anyio.to_thread.run_sync(os.fsync, file.wrapped.fileno())
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await file.aclose()
+            await anyio.Path(partial).unlink(missing_ok=True)
+        raise
+    await file.aclose()
+    await anyio.to_thread.run_sync(_replace, partial, path)
+
+
+def _replace(partial: Path, path: Path) -> None:
+    partial.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+async def _write_object(url: str, pieces: AsyncIterator[bytes]) -> None:
+    folder, _, name = url.rpartition("/")
+    data = bytearray()
+    async for piece in pieces:
+        data += piece
+    opened = await open_backend(folder, writable=False)
+    try:
+        await opened.backend.put(name, bytes(data))
+    finally:
+        await opened.backend.aclose()

@@ -1,0 +1,250 @@
+"""The segments of a run's output: rows that are durable before they count, exactly once, whatever dies.
+
+Every epoch writes to a segment of its own, `<output>.segments/<run>/<epoch>/`, as numbered chunks of JSON Lines, each
+created exclusively and durably. Only the chunks from 0 up to the first absent one count. Chunk 0 is the header: what
+the run meant when it wrote this. After a claim, a seal on the chain fixes the length of every lower segment; what a
+fenced writer adds later is past it and does not count. A run without checkpoints has no claims, and one segment.
+
+    crash                  what is left
+    while a chunk is put   the chunk, or nothing of it: its rollouts are then continued or started over
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import orjson
+
+from store import Backend, CorruptCheckpoint, LocalBackend, NotFound, create_once, open_backend
+
+ROWS_ONLY = "rows"
+"""Stands for the run where there is no store, and so no run id."""
+_LARGEST_CHUNK = 1 << 30
+_READ_AHEAD = 16
+"""Chunks that are read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a segment: a finished rollout, or one failure of it."""
+
+    rollout_id: str
+    life: str
+    row: Mapping[str, Any]
+    """The output row; for a failure its facts."""
+    failed: bool = False
+    final: bool = True
+    """Whether the rollout is over; a failure that will be tried again is not."""
+
+    def encode(self) -> bytes:
+        """As JSON, with a line feed."""
+        document = {
+            "rollout_id": self.rollout_id,
+            "life": self.life,
+            "failed": self.failed,
+            "final": self.final,
+            "row": self.row,
+        }
+        return orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A line that counts, and where its row is; rows themselves stay on disk."""
+
+    rollout_id: str
+    life: str
+    failed: bool
+    final: bool
+    key: str
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the run meant when it wrote a segment."""
+
+    fingerprint: Mapping[str, str] = field(default_factory=dict)
+    accepted: Sequence[str] = ()
+    """Fields in which it was told to differ from what came before."""
+    retry_failed: bool = False
+    """Whether failures of lower segments are tried again, and so decide nothing."""
+
+    def encode(self) -> bytes:
+        """As JSON, with a line feed."""
+        document = {
+            "fingerprint": dict(self.fingerprint),
+            "accepted": list(self.accepted),
+            "retry_failed": self.retry_failed,
+        }
+        return orjson.dumps({"header": document}, option=orjson.OPT_APPEND_NEWLINE)
+
+
+@dataclass(slots=True)
+class Found:
+    """What of a segment counts."""
+
+    header: Header | None = None
+    lines: list[Kept] = field(default_factory=list)
+    length: int = 0
+    """Bytes."""
+    chunks: int = 0
+
+
+class Segments:
+    """The segments of one output, as far as one run is concerned."""
+
+    def __init__(self, backend: Backend, run: str) -> None:
+        """`run` is the run id, or ROWS_ONLY."""
+        self.backend = backend
+        self.run = run
+
+    def __repr__(self) -> str:
+        return f"<Segments of run {self.run} at {self.backend.url}>"
+
+    def key(self, epoch: int, chunk: int) -> str:
+        """Key of one chunk."""
+        return f"{self.run}/{epoch}/{chunk:08d}.jsonl"
+
+    async def other_runs(self) -> list[str]:
+        """Other runs that have written here."""
+        names = {info.key.partition("/")[0] for info in await self.backend.list("")}
+        return sorted(names - {self.run, "alive"})
+
+    async def epochs(self) -> list[int]:
+        """Epochs of this run that have a segment."""
+        names = {info.key.split("/")[1] for info in await self.backend.list(f"{self.run}/")}
+        return sorted(int(name) for name in names if name.isdigit())
+
+    async def read(self, epoch: int, length: int | None = None) -> Found:
+        """What counts of a segment: its chunks up to the first absent one, or its first `length` bytes."""
+        found = Found()
+        while length is None or found.length < length:
+            chunks = await self._read_ahead(epoch, found.chunks)
+            for data in chunks:
+                if data is None or (length is not None and found.length >= length):
+                    return found
+                await anyio.to_thread.run_sync(_take_chunk, found, self.key(epoch, found.chunks), data)
+        return found
+
+    async def _read_ahead(self, epoch: int, first: int) -> list[bytes | None]:
+        """A few chunks at once; the first one alone tells whether there are any."""
+        count = _READ_AHEAD if first else 1
+        chunks: list[bytes | None] = [None] * count
+
+        async def read(position: int) -> None:
+            with suppress(NotFound):
+                key = self.key(epoch, first + position)
+                chunks[position] = await self.backend.get(key, max_bytes=_LARGEST_CHUNK)
+
+        async with anyio.create_task_group() as group:
+            for position in range(count):
+                group.start_soon(read, position)
+        return chunks
+
+    async def row(self, kept: Kept) -> Mapping[str, Any]:
+        """The row of a line."""
+        data = await self.backend.get_range(kept.key, kept.start, kept.size)
+        return _fields(kept.key, data)["row"]  # type: ignore[no-any-return]
+
+    async def sweep(self, below: int) -> None:
+        """Remove what writers of lower segments left half written; only local disks show it."""
+        inner = getattr(self.backend, "inner", self.backend)
+        if isinstance(inner, LocalBackend):
+            await anyio.to_thread.run_sync(_sweep, Path(inner.root) / self.run, below)
+
+    async def aclose(self) -> None:
+        """Release the backend."""
+        await self.backend.aclose()
+
+
+def _take_chunk(found: Found, key: str, data: bytes) -> None:
+    start = 0
+    for line in data.splitlines(keepends=True):
+        fields = _fields(key, line)
+        if "header" in fields:
+            header = fields["header"]
+            found.header = Header(header["fingerprint"], tuple(header["accepted"]), header["retry_failed"])
+            if found.header.retry_failed:
+                found.lines = [kept for kept in found.lines if not kept.failed]
+        else:
+            item = (fields["rollout_id"], fields["life"], fields["failed"], fields["final"])
+            found.lines.append(Kept(*item, key, start, len(line)))
+        start += len(line)
+    found.length += len(data)
+    found.chunks += 1
+
+
+def _fields(key: str, line: bytes) -> dict[str, Any]:
+    try:
+        fields = orjson.loads(line)
+    except ValueError as error:
+        raise CorruptCheckpoint(key, f"a row of the output is not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise CorruptCheckpoint(key, "a row of the output is not a JSON object")
+    return fields
+
+
+def _sweep(folder: Path, below: int) -> None:
+    for path in folder.glob("*/.*.tmp"):
+        if path.parent.name.isdigit() and int(path.parent.name) < below:
+            path.unlink(missing_ok=True)
+
+
+class Writer:
+    """The segment of one epoch, to be written. Not for two tasks at once."""
+
+    def __init__(self, segments: Segments, epoch: int, found: Found | None = None) -> None:
+        """`found` is what the segment has already, in a run without epochs."""
+        self._segments = segments
+        self._chunks = found.chunks if found else 0
+        self.epoch = epoch
+        self.length = found.length if found else 0
+        self.lines: list[Kept] = []
+
+    async def begin(self, header: Header) -> None:
+        """Say what the run means, before its first row."""
+        await self._put(header.encode())
+
+    async def append(self, lines: Sequence[Line]) -> None:
+        """Write lines; when it returns they are durable."""
+        encoded = [line.encode() for line in lines]
+        key, start = self._segments.key(self.epoch, self._chunks), 0
+        await self._put(b"".join(encoded))
+        for line, data in zip(lines, encoded, strict=True):
+            self.lines.append(Kept(line.rollout_id, line.life, line.failed, line.final, key, start, len(data)))
+            start += len(data)
+
+    async def _put(self, data: bytes) -> None:
+        await create_once(self._segments.backend, self._segments.key(self.epoch, self._chunks), data)
+        self._chunks += 1
+        self.length += len(data)
+
+
+async def open_segments(url: str, run: str, *, single_writer: bool = False) -> Segments:
+    """Open the segments of an output."""
+    opened = await open_backend(f"{url}.segments", writable=True, single_writer=single_writer)
+    return Segments(opened.backend, run)
+
+
+def final_lines(lines: Iterable[Kept]) -> dict[str, Kept]:
+    """The line that decides each rollout: the first final one."""
+    decided: dict[str, Kept] = {}
+    for line in lines:
+        if line.final:
+            decided.setdefault(line.rollout_id, line)
+    return decided
+
+
+def count_failures(lines: Iterable[Kept]) -> dict[str, int]:
+    """How often each rollout has failed so far."""
+    counts: dict[str, int] = {}
+    for line in lines:
+        if line.failed:
+            counts[line.rollout_id] = counts.get(line.rollout_id, 0) + 1
+    return counts

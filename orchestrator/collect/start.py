@@ -1,0 +1,159 @@
+"""Where a start of a run begins: what earlier starts left, and what of it counts.
+
+With checkpoints, in this order: check that it is the same run (before claiming, so that a refusal disturbs nobody);
+claim an epoch; read the lower segments and fix their lengths with a seal; adopt the epoch everywhere; restore what the
+head has and the output does not. Without them there is no claim and no lock: finished rows are kept, nothing else.
+
+    crash                  what is left
+    anywhere before the    a claim whose segment is empty; the next start does the same again
+    first dispatch
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from store import Chain, Checkpoint, Controller, Life, Seal, Segment, Store, open_checkpoint
+
+from ..coordination import restore, resume
+from ..fleet import adopt
+from .config import ConfigError
+from .fingerprint import check_same
+from .rows import Rollout
+from .segments import Found, Header, Kept, Segments
+from .world import World
+
+RESTORE_TIMEOUT_S = 600.0
+NOT_IN_DATASET = "the input has no such row any more: it was removed or changed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What a start was asked for beside the configuration."""
+
+    fresh: bool = False
+    accept: Sequence[str] = ()
+    """Fingerprint fields that may differ."""
+    retry_failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What earlier starts left that counts."""
+
+    lines: list[Kept] = field(default_factory=list)
+    scope: Sequence[Life] = ()
+    restarts: Sequence[Life] = ()
+    dropped: Mapping[Life, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Segments:
+    """The lower segments, read."""
+
+    header: Header | None = None
+    """The newest."""
+    lines: list[Kept] = field(default_factory=list)
+    lengths: list[Segment] = field(default_factory=list)
+
+    def add(self, epoch: int, found: Found) -> None:
+        """The next higher segment."""
+        if found.header is not None:
+            self.header = found.header
+            if found.header.retry_failed:
+                self.lines = [line for line in self.lines if not line.failed]
+        self.lines.extend(found.lines)
+        self.lengths.append(Segment(name=str(epoch), length=found.length))
+
+
+async def check_run(store: Store, segments: Segments, fields: Mapping[str, str], wishes: Wishes) -> None:
+    """Refuse to continue another run, before anything is claimed. Raises ConfigError, naming what differs."""
+    if wishes.fresh:
+        return
+    await _check_runs(segments)
+    chain = await store.chain()
+    lengths = sealed_lengths(chain)
+    header = None
+    for epoch in range(chain.state.epoch, 0, -1):
+        if lengths.get(epoch) != 0 and (header := (await segments.read(epoch, 1)).header) is not None:
+            break
+    head = await open_checkpoint(store, chain.state.head) if chain.state.head else None
+    _check_fields(fields, header, head, wishes)
+
+
+def _check_fields(fields: Mapping[str, str], header: Header | None, head: Checkpoint | None, wishes: Wishes) -> None:
+    accepted = [*wishes.accept, *(header.accepted if header else ())]
+    if header is not None:
+        check_same(fields, header.fingerprint, wishes.accept, "the output")
+    if head is not None:
+        check_same(fields, head.manifest.fingerprint, accepted, f"checkpoint {head.ref.checkpoint}")
+
+
+async def _check_runs(segments: Segments) -> None:
+    others = await segments.other_runs()
+    if others:
+        raise ConfigError(
+            f"{segments.backend.url} has rows of another run ({', '.join(others)}), as where the checkpoint url "
+            "changed or checkpoints were turned on or off. Name another output, or start anew with --fresh"
+        )
+
+
+def sealed_lengths(chain: Chain) -> dict[int, int]:
+    """The lengths that the seals so far have fixed; a later seal, of a fresh start, overrules."""
+    lengths: dict[int, int] = {}
+    for entry in chain.entries:
+        if isinstance(entry.action, Seal):
+            lengths.update((int(segment.name), segment.length) for segment in entry.action.segments)
+    return lengths
+
+
+async def seal_and_read(store: Store, controller: Controller, segments: Segments, wishes: Wishes) -> _Segments:
+    """Fix the lengths of lower segments on the chain, and read what counts. A fresh start seals them all at 0."""
+    sealed = sealed_lengths(await store.chain())
+    below = _Segments()
+    for epoch in range(1, controller.epoch):
+        below.add(epoch, await segments.read(epoch, 0 if wishes.fresh else sealed.get(epoch)))
+    if below.lengths:
+        await controller.seal(below.lengths)
+    await segments.sweep(controller.epoch)
+    return below
+
+
+async def restore_head(
+    store: Store,
+    controller: Controller,
+    world: World,
+    below: _Segments,
+    rollouts: Mapping[str, Rollout],
+    done: Mapping[str, Kept],
+) -> tuple[World, Before]:
+    """Adopt the epoch everywhere, and restore what the head has, the output has not and the input still has."""
+    assert world.fleet is not None
+    fleet, _ = await adopt(world.fleet, controller.epoch)
+    world = replace(world, fleet=fleet)
+    if controller.head is None:
+        return world, Before(below.lines)
+    manifest = (await open_checkpoint(store, controller.head)).manifest
+    lives = (*manifest.scope, *manifest.restarts)
+    dropped = {
+        life: NOT_IN_DATASET for life in lives if life.rollout_id not in rollouts and life.rollout_id not in done
+    }
+    scope = tuple(x for x in manifest.scope if x.rollout_id in rollouts and x.rollout_id not in done)
+    if scope:
+        round_id = controller.next_round()
+        await restore(fleet, round_id, controller.head, scope, timeout_s=RESTORE_TIMEOUT_S)
+        await resume(fleet, round_id)
+    return world, Before(below.lines, scope, manifest.restarts, dropped)
+
+
+async def rows_only(segments: Segments, fields: Mapping[str, str], wishes: Wishes) -> tuple[int, Found]:
+    """Without checkpoints: the segment to go on with, and what it has. A fresh start begins another one."""
+    epochs = await segments.epochs()
+    if wishes.fresh:
+        return max(epochs, default=-1) + 1, Found()
+    await _check_runs(segments)
+    epoch = max(epochs, default=0)
+    await segments.sweep(epoch + 1)
+    found = await segments.read(epoch)
+    if found.header is not None:
+        check_same(fields, found.header.fingerprint, wishes.accept, "the output")
+    return epoch, found
