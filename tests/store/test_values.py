@@ -68,7 +68,7 @@ def same(left: Any, right: Any) -> bool:
     if isinstance(left, list):
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, float):
-        return left.hex() == right.hex()
+        return bool(left.hex() == right.hex())
     return repr(left) == repr(right)
 
 
