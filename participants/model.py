@@ -76,7 +76,7 @@ class ModelServer(Holder[Counter[str]]):
         self._in_flight += 1
         self._inside_wait += inside_wait
         try:
-            return await self._upstream.complete(request.route, request.body)
+            return await self._upstream.complete(request.route, request.body, request.life)
         finally:
             self._in_flight -= 1
             self._inside_wait -= inside_wait
@@ -88,7 +88,7 @@ class ModelServer(Holder[Counter[str]]):
     async def _events(self, held: Held[Counter[str]], request: Request) -> AsyncIterator[bytes]:
         self._in_flight += 1
         try:
-            async with self._upstream.stream(request.route, request.body) as chunks:
+            async with self._upstream.stream(request.route, request.body, request.life) as chunks:
                 if chunks.status != 200:
                     raise ParticipantError(Code.INTERNAL, f"the backend answered {chunks.status}")
                 async for chunk in chunks:

@@ -13,7 +13,9 @@ import aiohttp
 import anyio
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from .data import Reply
+from store import Life
+
+from .data import LIFE_HEADER, Reply
 from .errors import Code, ParticipantError
 
 RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
@@ -22,10 +24,12 @@ RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 class Upstream(Protocol):
     """An inference backend."""
 
-    async def complete(self, route: str, body: Mapping[str, Any]) -> Reply:
+    async def complete(self, route: str, body: Mapping[str, Any], life: Life | None = None) -> Reply:
         """One whole generation, not streamed. Raises `deadline_exceeded` where the backend does not come back."""
 
-    def stream(self, route: str, body: Mapping[str, Any]) -> AbstractAsyncContextManager["Chunks"]:
+    def stream(
+        self, route: str, body: Mapping[str, Any], life: Life | None = None
+    ) -> AbstractAsyncContextManager["Chunks"]:
         """One streamed generation."""
 
 
@@ -71,7 +75,7 @@ class OpenAIEndpoint:
     async def __aexit__(self, *exc: object) -> None:
         await self._stack.aclose()
 
-    async def complete(self, route: str, body: Mapping[str, Any]) -> Reply:
+    async def complete(self, route: str, body: Mapping[str, Any], life: Life | None = None) -> Reply:
         """One whole generation; transient failures are retried for `retry_for_s`."""
         tries = AsyncRetrying(
             retry=retry_if_exception_type(_Unreachable),
@@ -81,13 +85,13 @@ class OpenAIEndpoint:
             reraise=True,
         )
         try:
-            return await tries(self._once, route, body)
+            return await tries(self._once, route, body, life)
         except _Unreachable as error:
             raise ParticipantError(Code.DEADLINE_EXCEEDED, f"{self._base} did not answer: {error}") from error
 
-    async def _once(self, route: str, body: Mapping[str, Any]) -> Reply:
+    async def _once(self, route: str, body: Mapping[str, Any], life: Life | None) -> Reply:
         try:
-            async with self._open().post(self._base + route, json=dict(body)) as response:
+            async with self._open().post(self._base + route, json=dict(body), headers=_identity(life)) as response:
                 text = await response.text()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _Unreachable(repr(error)) from error
@@ -95,9 +99,11 @@ class OpenAIEndpoint:
             raise _Unreachable(f"status {response.status}: {text[:200]}")
         return Reply(response.status, _parse(text))
 
-    def stream(self, route: str, body: Mapping[str, Any]) -> AbstractAsyncContextManager[Chunks]:
+    def stream(
+        self, route: str, body: Mapping[str, Any], life: Life | None = None
+    ) -> AbstractAsyncContextManager[Chunks]:
         """One streamed generation; not retried once it has begun."""
-        return _Stream(self._open().post(self._base + route, json=dict(body)))
+        return _Stream(self._open().post(self._base + route, json=dict(body), headers=_identity(life)))
 
     async def models(self) -> Reply:
         """What the endpoint serves."""
@@ -135,6 +141,11 @@ class _Stream:
     async def __anext__(self) -> bytes:
         chunk: bytes = await self._chunks.__anext__()
         return chunk
+
+
+def _identity(life: Life | None) -> dict[str, str]:
+    """Lets a backend that records its calls say for whom they were."""
+    return {LIFE_HEADER: str(life)} if life else {}
 
 
 def _parse(text: str) -> Any:

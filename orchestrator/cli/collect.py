@@ -48,6 +48,7 @@ def command(
         retry_failed=retry_failed,
         console=console if is_terminal() and not as_json else None,
     )
+    sys.path.insert(0, str(config.resolve().parent))  # Servers of one's own may stand beside the configuration.
     try:
         summary = anyio.run(collect, load_config(config), options, emit)
     except (ConfigError, StoreError, CoordinationError) as error:

@@ -105,11 +105,13 @@ class _Named:
         self._upstream = upstream
         self._model = model
 
-    async def complete(self, route: str, body: Mapping[str, Any]) -> Reply:
-        return await self._upstream.complete(route, {**body, "model": self._model})
+    async def complete(self, route: str, body: Mapping[str, Any], life: Life | None = None) -> Reply:
+        return await self._upstream.complete(route, {**body, "model": self._model}, life)
 
-    def stream(self, route: str, body: Mapping[str, Any]) -> AbstractAsyncContextManager[Chunks]:
-        return self._upstream.stream(route, {**body, "model": self._model})
+    def stream(
+        self, route: str, body: Mapping[str, Any], life: Life | None = None
+    ) -> AbstractAsyncContextManager[Chunks]:
+        return self._upstream.stream(route, {**body, "model": self._model}, life)
 
 
 async def _control(stack: AsyncExitStack, holders: Sequence[Holder[Any]], store: Store) -> Fleet:

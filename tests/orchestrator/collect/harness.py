@@ -1,0 +1,176 @@
+"""A run in a folder: its configuration, its child processes, and what the backend and the counter saw of it."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from participants.servers.counter import CounterServer
+from participants.tools import tools_of
+from store import Life
+from tests.support.backend import RunningBackend
+from tests.support.processes import program
+
+ROOT = Path(__file__).parents[3]
+END_S = 40.0
+TOOLS = [found.schema for found in tools_of(CounterServer).values()]
+
+
+def counter_row(number: int, adds: int = 3) -> dict[str, Any]:
+    """A row of the counter that is like no other: `adds` + 2 model calls, `adds` + 1 tool calls, one verify."""
+    amounts = [number + 1 + n for n in range(adds)]
+    asked = " then ".join(f"add {amount}" for amount in amounts)
+    message = {"role": "user", "content": f"Task {number}: {asked} then get the count"}
+    return {
+        "responses_create_params": {"input": [message], "tools": TOOLS},
+        "initial_count": number,
+        "expected_count": number + sum(amounts),
+    }
+
+
+@dataclass(slots=True)
+class Run:
+    """One run of the collector, whose starts share a folder."""
+
+    folder: Path
+    backend: RunningBackend
+    rows: list[dict[str, Any]]
+    checkpoint_url: str | None = "checkpoints"
+    """None for a run without checkpoints."""
+    output: str = "out.jsonl"
+    checkpoint: dict[str, Any] = field(default_factory=dict)
+    run: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    pause_s: float = 0.0
+    environment: dict[str, str] = field(default_factory=dict)
+    starts: int = 0
+
+    @property
+    def log(self) -> Path:
+        """What the counter did."""
+        return self.folder / "counter.log"
+
+    @property
+    def hold(self) -> Path:
+        """While it exists, tool calls wait."""
+        return self.folder / "hold"
+
+    def write(self) -> Path:
+        """The files of the run."""
+        lines = [json.dumps(row) for row in self.rows]
+        (self.folder / "rows.jsonl").write_text("\n".join(lines) + "\n")
+        options = {"log": str(self.log), "pause_s": self.pause_s, "hold": str(self.hold)}
+        tables: dict[str, dict[str, Any]] = {
+            "run": {"input": "rows.jsonl", "output": self.output, "concurrency": 16, **self.run},
+            "model": {"base_url": self.backend.base_url, "model": self.backend.model, **self.model},
+            "resources.counter": {"server": "tests.orchestrator.collect.servers:LoggedCounter"},
+            "resources.counter.options": options,
+        }
+        if self.checkpoint_url:
+            beats = {"interval_s": 0.3, "liveness_beat_s": 0.2}
+            tables["checkpoint"] = {"enabled": True, "url": self.checkpoint_url, **beats, **self.checkpoint}
+        path = self.folder / "run.toml"
+        path.write_text("\n".join(_table(name, values) for name, values in tables.items()))
+        return path
+
+    def start(self, *options: str) -> "Start":
+        """`midflight collect` in a process group of its own."""
+        self.starts += 1
+        events = self.folder / f"events-{self.starts}.jsonl"
+        command = [str(program("midflight")), "collect", str(self.write()), "--json", *options]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "default", **self.environment}
+        with events.open("wb") as stdout, (self.folder / f"err-{self.starts}").open("wb") as stderr:
+            process = subprocess.Popen(
+                command, stdout=stdout, stderr=stderr, cwd=self.folder, env=environment, start_new_session=True
+            )
+        return Start(process, events, self.folder / f"err-{self.starts}")
+
+    def finish(self, *options: str, code: int = 0) -> "Start":
+        """Start, and wait for the end."""
+        with self.start(*options) as start:
+            start.wait(code)
+        return start
+
+    def seen_tools(self) -> list[dict[str, Any]]:
+        """What the counter did, in order."""
+        return [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
+
+    def seen_calls(self) -> list[tuple[Life, str]]:
+        """The model calls that the backend saw, in order: for whom, and the digest of the prompt."""
+        calls = [call for event, call in self.backend.logged() if event == "begin"]
+        return [(Life.parse(call.life or ""), call.prompt_sha256) for call in calls]
+
+
+def _table(name: str, values: dict[str, Any]) -> str:
+    return "\n".join([f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items()), ""])
+
+
+@dataclass(slots=True)
+class Start:
+    """One start of a run; leaving its block kills what is left of it."""
+
+    process: subprocess.Popen[bytes]
+    _events: Path
+    errors: Path
+
+    def __enter__(self) -> "Start":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL the whole group, and wait until it is gone."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(END_S)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the collector."""
+        os.kill(self.process.pid, number)
+
+    def wait(self, code: int) -> None:
+        """Until it has ended, as it should."""
+        found = self.process.wait(END_S)
+        assert found == code, f"exit {found}, not {code}: {self.told()}"
+
+    def lives(self) -> bool:
+        """Whether it has not ended."""
+        return self.process.poll() is None
+
+    def told(self) -> str:
+        """The last of what it said."""
+        return f"{self._events.read_text()[-3000:]}\n{self.errors.read_text(errors='replace')[-3000:]}"
+
+    def events(self, name: str = "") -> list[dict[str, Any]]:
+        """What it has reported so far."""
+        lines = self._events.read_bytes().split(b"\n")[:-1]
+        found = [json.loads(line) for line in lines]
+        return [event for event in found if name in ("", event["event"])]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Its last word."""
+        [found] = self.events("summary")
+        return found
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of an output without what differs between two runs: lives."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key not in LIFE_KEYS} for row in rows]
+
+
+LIFE_KEYS = {"_midflight_life", "_ng_attempt_index"}
+
+
+@contextmanager
+def running(run: Run, *options: str) -> Iterator[Start]:
+    """A start for the length of a block."""
+    with run.start(*options) as start:
+        yield start
