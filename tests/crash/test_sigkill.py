@@ -168,3 +168,35 @@ async def test_a_killed_controller_loses_nothing_on_s3(seaweed: S3Server, tally:
     tally("SIGKILL on S3", f"{kills(15)} kills, by the last word {witness.killed}, {witness.cursor} checkpoints")
     assert len({key.split("/")[1] for key in own_files(left, "checkpoints/")}) == 1
     assert len(own_files(left, "alive/")) <= 4
+
+
+FIRST = CheckpointId(1, 1)
+STORIES = {
+    "a reported checkpoint is gone": (["claimed 1", "published 1.1 1"], View(epoch=1)),
+    "a reported checkpoint is replaced by an older one": (
+        ["claimed 1", "published 1.1 1", "published 1.2 2"],
+        View(head=FIRST, epoch=1, cursors=((FIRST, 1),)),
+    ),
+    "a checkpoint does not verify": (["claimed 1"], View(head=FIRST, epoch=1, cursors=((FIRST, "damaged"),))),
+    "the head has the content of a later round": (["claimed 1"], View(head=FIRST, epoch=1, cursors=((FIRST, 2),))),
+    "the chain forgot an epoch": (["claimed 2"], View(epoch=1)),
+    "an epoch was claimed twice": (["claimed 1", "claimed 1"], View(epoch=1)),
+    "a round was skipped": (["claimed 1", "published 1.1 2"], View(head=FIRST, epoch=1, cursors=((FIRST, 2),))),
+    "the chain cannot be read": (["claimed 1"], View("CorruptChain")),
+    "a worker failed": (["claimed 1", 'failed "why"'], View(epoch=1)),
+}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("name", STORIES)
+def test_the_witness_notices_a_planted_loss(name: str) -> None:
+    """Each way in which a store could betray its writer is found."""
+    said, found = STORIES[name]
+    witness = Witness("", {})
+    with pytest.raises(AssertionError):
+        _hear_and_check(witness, ["pid 1", *said, "gone"], found)
+
+
+def _hear_and_check(witness: Witness, said: list[str], found: View) -> None:
+    witness.hear(said)
+    witness.check(found)

@@ -13,7 +13,6 @@ from store import (
     Controller,
     CorruptCheckpoint,
     Draft,
-    Life,
     ParticipantCommit,
     ParticipantRef,
     ProcessName,
@@ -25,6 +24,7 @@ from store import (
     open_store,
 )
 from store.reader import published
+from store.tasks import map_bounded
 
 from .checkpoints import AGENT, SMALL_PARTS, TOOLS, Shares, life
 
@@ -68,22 +68,21 @@ class Round:
         self.parent = self.controller.head
 
     async def commit(self) -> None:
-        """Every participant's half."""
+        """Every participant's half, as many at a time as the store has requests in flight."""
         parent = (await open_checkpoint(self.store, self.parent)).as_parent() if self.parent else None
-        refs: list[ParticipantRef] = []
-        scope: dict[Life, None] = {}
-        for process, share in shares_of(self.cursor).items():
-            records = list(share)
-            scope.update({record.life: None for record in records})
-            receipt = await ParticipantCommit(self.store, self.checkpoint, process, parent=parent).run(
-                records, state={"process": str(process), "cursor": self.cursor}
-            )
-            refs.append(receipt.ref)
+        shares = {process: list(share) for process, share in shares_of(self.cursor).items()}
+
+        async def commit_one(process: ProcessName) -> ParticipantRef:
+            state = {"process": str(process), "cursor": self.cursor}
+            commit = ParticipantCommit(self.store, self.checkpoint, process, parent=parent)
+            return (await commit.run(shares[process], state=state)).ref
+
+        refs = await map_bounded(commit_one, shares, self.store.limits.requests_in_flight)
         self.draft = Draft(
             checkpoint=self.checkpoint,
             parent=parent.checkpoint if parent else None,
             participants=refs,
-            scope=list(scope),
+            scope=list(dict.fromkeys(record.life for share in shares.values() for record in share)),
             state=state_of(self.cursor),
         )
 
@@ -173,6 +172,6 @@ async def view_root(url: str | os.PathLike[str]) -> View:
         return View(type(error).__name__)
 
 
-def on_backend(backend: Backend, run_id: str, **limits: float) -> Store:
+def on_backend(backend: Backend, run_id: str, **limits: Any) -> Store:
     """The store that `backend` holds, with limits under which work is repeatable."""
     return Store(backend, run_id, dataclasses.replace(PATIENT, **limits))
