@@ -18,6 +18,7 @@ Memory holds a few parts at a time, or one large object.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -27,7 +28,15 @@ import anyio.to_thread
 from .backends.retry import create_once
 from .chain import Chain, find_ref
 from .entries import Entry, Import, Ref, is_open, refuse
-from .errors import CheckpointConflict, CorruptCheckpoint, InvalidInput, NotFound, ObjectConflict, ObjectTooLarge
+from .errors import (
+    AlreadyExists,
+    CheckpointConflict,
+    CorruptCheckpoint,
+    InvalidInput,
+    NotFound,
+    ObjectConflict,
+    ObjectTooLarge,
+)
 from .frames import sha256
 from .layout import BlobRef, CheckpointId, aggregate_key, index_key, part_key, participant_key
 from .limits import MIB
@@ -195,8 +204,10 @@ Standing = Literal["absent", "same", "other"]
 
 
 async def _move(move: _Move, item: _Item) -> None:
-    standing = await _look(move.destination, item)
-    if standing != "same":
+    standing, found = await _look(move.destination, item)
+    if standing == "same":
+        await _make_sure(move.destination, item, found)
+    else:
         data = await read_pinned(move.source, item.key, item.size)
         if not await anyio.to_thread.run_sync(item.matches, data):
             raise CorruptCheckpoint(item.key, "its content changed while it was copied")
@@ -208,6 +219,13 @@ async def _move(move: _Move, item: _Item) -> None:
         move.progress(item.size)
 
 
+async def _make_sure(destination: Store, item: _Item, found: bytes) -> None:
+    """What an earlier copy left may be lost by a power loss after the import; a create that meets it makes sure."""
+    if not destination.backend.traits.durable_when_seen:
+        with suppress(AlreadyExists):
+            await destination.backend.create(item.key, found)
+
+
 async def _create(destination: Store, item: _Item, data: bytes) -> None:
     try:
         await create_once(destination.backend, item.key, data)
@@ -216,11 +234,12 @@ async def _create(destination: Store, item: _Item, data: bytes) -> None:
         raise
 
 
-async def _look(store: Store, item: _Item) -> Standing:
+async def _look(store: Store, item: _Item) -> tuple[Standing, bytes]:
+    """What stands under the item's key, and the bytes where they are the same."""
     try:
         data = await store.backend.get(item.key, max_bytes=item.size)
     except NotFound:
-        return "absent"
+        return "absent", b""
     except ObjectTooLarge:
-        return "other"
-    return "same" if await anyio.to_thread.run_sync(item.matches, data) else "other"
+        return "other", b""
+    return ("same", data) if await anyio.to_thread.run_sync(item.matches, data) else ("other", b"")

@@ -16,8 +16,6 @@ import anyio.to_thread
 
 from .audit import ChainAudit, audit_chain, noting
 from .backends.base import ObjectInfo
-from .backends.local import LocalBackend
-from .backends.retry import Retrying
 from .contents import Look, check_blob, check_part, read_blob
 from .entries import Ref, require
 from .errors import AccessDenied, CorruptCheckpoint
@@ -26,6 +24,7 @@ from .findings import Finding, Seen, secrets_in_document
 from .index import Frame
 from .layout import CHAIN_PREFIX, BlobRef, CheckpointId, aggregate_key, index_key, part_key, participant_key
 from .leftovers import Owned, find_leftovers
+from .litter import temporary_files
 from .manifest import AggregateManifest, External, ParticipantManifest, ParticipantRef, StateDocument
 from .opened import load_aggregate, load_frames, load_participant
 from .reader import Checkpoint, Process
@@ -233,9 +232,6 @@ class _Inspection:
 
 
 async def _temporary_files(store: Store) -> list[Finding]:
-    backend = store.backend.inner if isinstance(store.backend, Retrying) else store.backend
-    if not isinstance(backend, LocalBackend):
-        return []
-    found = await backend.list_leftovers()
     message = "a temporary file of a write in progress, or of one that died"
+    found = await temporary_files(store)
     return [Finding("leftover", info.key, f"1 object, {info.size} bytes: {message}") for info in found]

@@ -30,10 +30,12 @@ class Traits:
     """`create` is exclusive between processes and hosts."""
     host_lock: bool = False
     """`lock` works between the processes of one host."""
+    durable_when_seen: bool = True
+    """What a reader sees survives a power loss. Where not, a `create` that meets an object makes sure of it."""
 
 
 class Backend(Protocol):
-    """Keeps objects. Every method may raise the `BackendError`s of `store.errors`; cancellation is safe at every await."""
+    """Keeps objects. Methods may raise the `BackendError`s of `store.errors`; cancellation is safe at every await."""
 
     @property
     def url(self) -> str:

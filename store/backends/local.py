@@ -53,7 +53,7 @@ class LocalBackend:
     @property
     def traits(self) -> Traits:
         """What this backend can do."""
-        return Traits(scheme="file", host_lock=True)
+        return Traits(scheme="file", host_lock=True, durable_when_seen=False)
 
     async def make_root(self) -> None:
         """Make the root folder, durably, unless it is there."""

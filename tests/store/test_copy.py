@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import itertools
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from store import (
     prune,
     verify_store,
 )
-from store.backends import Fault, MemorySpace
+from store.backends import Fault, LocalBackend, MemorySpace, Retrying
 from tests.support.checkpoints import (
     AGENT,
     SMALL_PARTS,
@@ -44,6 +45,7 @@ from tests.support.checkpoints import (
     records,
     store_with,
 )
+from tests.support.file_ops import RecordingOps
 from tests.support.seaweed import S3Server
 
 pytestmark = pytest.mark.anyio
@@ -447,3 +449,23 @@ async def test_from_local_disk_to_s3_and_back_everything_is_valid_and_kept(tmp_p
 async def files_below(root: Path, checkpoint: str) -> dict[str, bytes]:
     folder = anyio.Path(root / "checkpoints" / checkpoint)
     return {str(p.relative_to(folder)): await p.read_bytes() async for p in folder.rglob("*") if await p.is_file()}
+
+
+@pytest.mark.unit
+async def test_what_an_earlier_copy_left_is_made_durable_before_the_import(tmp_path: Path) -> None:
+    """Killed before a folder was synced, then continued: a power loss after the import must not lose the objects."""
+    source = await a_source()
+    (tmp_path / "copy").mkdir()
+    first = Store(Retrying(LocalBackend(tmp_path / "copy")), "5" * 32, SMALL_PARTS)
+    await copy_checkpoint(source, first)
+    shutil.rmtree(tmp_path / "copy" / "chain")
+
+    ops = RecordingOps()
+    await copy_checkpoint(source, Store(Retrying(LocalBackend(tmp_path / "copy", ops)), "5" * 32, SMALL_PARTS))
+    imported = next(at for at, op in enumerate(ops.log) if op.name == "link" and op.target.startswith("chain/"))
+    synced = {op.path for op in ops.log[:imported] if op.name == "fsync"}
+    folders = {
+        str(file.parent.relative_to(tmp_path / "copy")) for file in (tmp_path / "copy").rglob("checkpoints/**/*.zst")
+    }
+    assert folders
+    assert folders <= synced
