@@ -21,7 +21,7 @@ from store import Life, RawRecord, Record
 
 from .data import CallId, Reply, Request
 from .errors import Code, ParticipantError
-from .fences import Fences, Floor
+from .fences import Fences, Floor, position
 from .gate import Gate
 from .owner import Export
 from .replies import Replies, check_same
@@ -45,6 +45,13 @@ class Held(Generic[State]):
     idle: anyio.Event = field(default_factory=anyio.Event)
     """Set once a stopped life has no work left."""
     stopped: bool = False
+    freed: bool = False
+
+    def stop(self) -> None:
+        """Cancel what is going on, and let nothing new begin."""
+        self.stopped = True
+        for scope in list(self.scopes):
+            scope.cancel()
 
     def leave(self, scope: anyio.CancelScope) -> None:
         """One piece of work has ended."""
@@ -69,6 +76,8 @@ class Holder(ABC, Generic[State]):
         self.gate = gate or Gate()
         self.fences = Fences()
         self._held: dict[str, Held[State]] = {}
+        self._stopping: dict[Life, Held[State]] = {}
+        """Ended, with work that has not stopped yet: freed when it has, and never used again."""
         self._staged: dict[str, RawRecord] = {}
         self._brought: dict[str, RawRecord] = {}
         self._restoring: frozenset[str] = frozenset()
@@ -115,13 +124,13 @@ class Holder(ABC, Generic[State]):
         if held is not None and held.life == life and not held.stopped:
             return held
         try:
-            admitted = self.fences.admit(life, creates=creates or self._continues(life))
+            self.fences.admit(life, creates=creates or self._continues(life))
         except ParticipantError:
             self.refused += 1
             raise
-        if admitted.supersedes is not None:
-            await self.stop(admitted.supersedes)
-        if not admitted.created and self.fences.current(life.rollout_id) != life:
+        while (old := self._held.get(life.rollout_id)) is not None and old.life != life:
+            await self.stop(old.life)
+        if self.fences.current(life.rollout_id) != life:
             raise ParticipantError(Code.STALE_LIFE, f"{life} was superseded meanwhile")
         return self._held.get(life.rollout_id) or self._take_up(life)
 
@@ -168,7 +177,9 @@ class Holder(ABC, Generic[State]):
                 yield
         finally:
             held.leave(scope)
-        if scope.cancelled_caught:
+            if held.life in self._stopping and not held.scopes:
+                self._release(held)
+        if held.stopped:  # Also where the work did not listen and came to its end: its result is dropped.
             raise ParticipantError(Code.STALE_LIFE, f"{held.life} was stopped")
 
     async def once(self, held: Held[State], request: Request, run: Run) -> Reply:
@@ -198,23 +209,37 @@ class Holder(ABC, Generic[State]):
         """A life's work is complete: free its state and fence it."""
         held = self._held.get(life.rollout_id)
         if held is not None and held.life == life:
-            del self._held[life.rollout_id]
-            self.free_state(held)
+            self._release(held)
         self.fences.fence(life)
 
     async def stop(self, life: Life) -> None:
         """Cancel a life's work, wait until it has stopped, free its state."""
         held = self._held.get(life.rollout_id)
         if held is None or held.life != life:
-            return
-        held.stopped = True
-        for scope in list(held.scopes):
-            scope.cancel()
+            held = self._stopping.get(life)
+        if held is not None:
+            held.stop()
+            if held.scopes:
+                await held.idle.wait()
+            self._release(held)
+
+    def _release(self, held: Held[State]) -> None:
+        self._stopping.pop(held.life, None)
+        if self._held.get(held.life.rollout_id) is held:
+            del self._held[held.life.rollout_id]
+        if not held.freed:
+            held.freed = True
+            self.free_state(held)
+
+    def _let_go(self, held: Held[State]) -> None:
+        """End a life without waiting for its work, which is cancelled; its state is freed when that has stopped."""
+        held.stop()
+        if self._held.get(held.life.rollout_id) is held:
+            del self._held[held.life.rollout_id]
         if held.scopes:
-            await held.idle.wait()
-        if self._held.get(life.rollout_id) is held:
-            del self._held[life.rollout_id]
-        self.free_state(held)
+            self._stopping[held.life] = held
+        else:
+            self._release(held)
 
     async def retire(self, lives: Sequence[Life], timeout_s: float) -> list[Life]:
         """Fence and stop these lives, free their state; those that did not stop in time stay fenced."""
@@ -226,15 +251,16 @@ class Holder(ABC, Generic[State]):
         left = set(lives)
 
         async def stop(life: Life) -> None:
-            await self.stop(life)
+            held = self._held.get(life.rollout_id)
+            await self.stop(held.life if held and position(held.life) < position(life) else life)
             left.discard(life)
 
         with anyio.move_on_after(timeout_s):
             async with anyio.create_task_group() as group:
                 for life in lives:
                     group.start_soon(stop, life)
-        for life in left:
-            self.gate.forget(life)
+        for held in [held for held in self._held.values() if held.stopped]:
+            self._let_go(held)
         return [life for life in lives if life in left]
 
     # What the control plane asks
@@ -272,12 +298,11 @@ class Holder(ABC, Generic[State]):
         }
 
     def raise_floor(self, floor: Floor) -> None:
-        """Forget what the floor has passed; lives that it ended are fenced and have nothing left to do."""
+        """End what is below the floor, and forget its fences."""
         for life in self.fences.raise_floor(floor):
             held = self._held.get(life.rollout_id)
-            if held is not None and held.life == life and not held.scopes:
-                del self._held[life.rollout_id]
-                self.free_state(held)
+            if held is not None and held.life == life:
+                self._let_go(held)
 
     def check_export(self) -> None:
         """Nothing to refuse by default."""
@@ -321,12 +346,10 @@ class Holder(ABC, Generic[State]):
     def activate(self) -> None:
         """Install what was staged: it stays parked until its rollout's next life is dispatched."""
         for rollout_id, record in self._staged.items():
-            held = self._held.pop(rollout_id, None)
+            held = self._held.get(rollout_id)
             if held is not None:
-                held.stopped = True
-                for scope in list(held.scopes):
-                    scope.cancel()
-                self.free_state(held)
+                self._let_go(held)
+                self.fences.fence(held.life)
             self.fences.fence(record.life)
             self._brought[rollout_id] = record
 
