@@ -7,6 +7,7 @@ Crash points: this process holds nothing durable of its own. A commit that died 
 one that counts only if the controller publishes it.
 """
 
+import logging
 import secrets
 import time
 from collections import deque
@@ -31,7 +32,7 @@ from store import (
     open_checkpoint,
 )
 
-from .book import Book
+from .book import Book, Ending
 from .errors import Code, ParticipantError, from_store
 from .owner import Owner
 from .phases import CHECKPOINT_PHASES, RESTORE_PHASES, Event, Phase
@@ -59,6 +60,8 @@ from .wire import (
 
 MAX_REPORTED_BLOCKERS = 20
 MAX_KEPT_ERRORS = 10
+
+log = logging.getLogger("midflight.control")
 
 
 class ControlPlane:
@@ -132,8 +135,7 @@ class ControlPlane:
     async def adopt(self, call: Adopt) -> Adopted:
         """Take a higher epoch, and end what lower ones have open."""
         if self.book.adopt(call):
-            await self._stop_work()
-            await self._close_round("aborted")
+            await self._abort_round()
         self._take_floor()
         return Adopted(incarnation=self.book.incarnation, lives=tuple(self._owner.live()))
 
@@ -194,8 +196,9 @@ class ControlPlane:
     async def renew(self, call: Renew) -> Renewed:
         """Extend the lease."""
         if self.book.lease_ran_out(self._clock()):
-            await self._expire()
+            self._expire()
         self.book.renew(call, self._clock())
+        self._take_floor()
         self._lease_changed.set()
         return Renewed(lease_s=call.lease_s)
 
@@ -211,6 +214,8 @@ class ControlPlane:
 
     async def _read(self, call: Stage) -> None:
         checkpoint = await open_checkpoint(self._need_store(), call.checkpoint)
+        if missing := set(call.scope).difference(checkpoint.manifest.scope):
+            raise ParticipantError(Code.SCOPE_MISMATCH, f"{min(missing)} is not in the scope of {checkpoint!r}")
         shares = checkpoint.shares(self._owner.kind, self._owner.name)
         await checkpoint.verify()
         state = [await checkpoint.process_state(share) for share in shares]
@@ -244,6 +249,7 @@ class ControlPlane:
         if answer is None:
             if self.book.phase in RESTORE_PHASES:
                 self._owner.settle()
+            self._take_floor()
             self._reopen("resumed")
             answer = Done(phase=self.book.phase)
         return answer
@@ -252,18 +258,22 @@ class ControlPlane:
         """Cancel the round's work and answer when it has stopped."""
         answer = self.book.abort(call)
         if answer is None:
-            await self._stop_work()
-            await self._close_round("aborted")
+            await self._abort_round()
             answer = Done(phase=self.book.phase)
         return answer
 
-    async def _close_round(self, ending: Any) -> None:
-        if self.book.phase in RESTORE_PHASES:
+    async def _abort_round(self) -> None:
+        """End the open round once its work has stopped; a repeat of the abort may have done so meanwhile."""
+        round_ = self.book.round
+        if self._work is not None:
+            self._work.cancel()
+            await self._stopped.wait()
+        if self.book.round == round_ and self.book.phase in RESTORE_PHASES:
             await self._owner.discard()
-        if self.book.phase is not Phase.IDLE:
-            self._reopen(ending)
+        if self.book.round == round_ and round_ is not None:
+            self._reopen("aborted")
 
-    def _reopen(self, ending: Any) -> None:
+    def _reopen(self, ending: Ending) -> None:
         self.book.ended(ending)
         self._owner.gate.reopen()
         self._lease_changed.set()
@@ -275,13 +285,15 @@ class ControlPlane:
             with anyio.move_on_after(None if until is None else max(0.0, until - self._clock())):
                 await self._lease_changed.wait()
             if self.book.lease_ran_out(self._clock()):
-                await self._expire()
+                self._expire()
 
-    async def _expire(self) -> None:
+    def _expire(self) -> None:
+        """Reopen at once. A commit may hang where it cannot be cancelled: its guard keeps it from ever being sealed."""
         self._errors.append(f"the lease of round {self.book.round} ran out; reopened")
-        await self._stop_work()
-        if self.book.lease_ran_out(self._clock()):
-            self._reopen("lease_expired")
+        if self._work is not None:
+            self._work.cancel()
+            self._work = None
+        self._reopen("lease_expired")
 
     # How work is run
 
@@ -302,7 +314,7 @@ class ControlPlane:
         return self._store
 
     async def _interruptible(self, work: Callable[[], Any]) -> Any:
-        """Run one operation so that abort and lease can cancel it. Errors of the store get their wire form."""
+        """Run one operation so that abort and lease can cancel it. Foreign errors get their wire form here."""
         done = anyio.Event()
         self._stopped = done
         try:
@@ -312,14 +324,15 @@ class ControlPlane:
         except StoreError as error:
             self._errors.append(str(error))
             raise from_store(error) from error
+        except ParticipantError:
+            raise
+        except Exception as error:
+            log.exception("%s: a hook raised", self._process)
+            self._errors.append(repr(error))
+            raise ParticipantError(Code.INTERNAL, f"{self._process} raised {error!r:.300}") from error
         finally:
             self._work = None
             done.set()
-
-    async def _stop_work(self) -> None:
-        if self._work is not None:
-            self._work.cancel()
-            await self._stopped.wait()
 
 
 def _agreement(tally: PairTally) -> Agreement:

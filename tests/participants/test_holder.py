@@ -348,7 +348,7 @@ async def test_a_record_that_fails_when_it_is_taken_up_is_named(bad: Any) -> Non
     """The rollout and the participant are in the message; its code is `corrupt_checkpoint`."""
     owner = Notebook()
     owner.hooks = {}
-    owner.import_now = _nothing  # type: ignore[method-assign, assignment]
+    owner.import_now = _nothing  # type: ignore[method-assign]
     await restored(owner, raw(LIFE, bad))
     with pytest.raises(ParticipantError) as caught:
         await owner.write(NEXT, "b")
