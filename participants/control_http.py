@@ -5,6 +5,7 @@ learns nothing. `openapi.json` describes the routes and needs the token too.
 """
 
 import hmac
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -21,6 +22,8 @@ from .wire import OPERATIONS, Capabilities, Status
 
 CONTROL_PREFIX = "/checkpoint/v1"
 MAX_BODY_BYTES = 64 * 1024 * 1024
+
+log = logging.getLogger("midflight.control")
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -54,6 +57,9 @@ def _guarded(token: str, handler: Handler) -> Handler:
             return await handler(request)
         except ParticipantError as error:
             return error_response(error)
+        except Exception as error:
+            log.exception("%s raised", request.url.path)
+            return error_response(ParticipantError(Code.INTERNAL, f"{error!r:.300}"))
 
     return guarded
 

@@ -7,36 +7,60 @@ relative and in seconds, never wall-clock instants: hosts' clocks differ.
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, WithJsonSchema
 
 from store import CheckpointId, InvalidName, Life, ParticipantRef, Ref
 
 from .fences import Floor
 
 
-def _parse_life(value: Any) -> Any:
+def _parse_life(value: Any) -> Life:
     try:
-        return Life.parse(value) if isinstance(value, str) else value
+        return value if isinstance(value, Life) else Life.parse(_text(value))
     except InvalidName as error:
         raise ValueError(error.message) from error
 
 
-def _parse_round(value: Any) -> Any:
+def _parse_round(value: Any) -> CheckpointId:
     try:
-        return CheckpointId.parse(value) if isinstance(value, str) else value
+        return value if isinstance(value, CheckpointId) else CheckpointId.parse(_text(value))
     except InvalidName as error:
         raise ValueError(error.message) from error
 
 
-def _parse_floor(value: Any) -> Any:
+def _parse_floor(value: Any) -> Floor:
+    if isinstance(value, Floor):
+        return value
     if isinstance(value, list | tuple) and len(value) == 2 and all(type(n) is int and n >= 0 for n in value):
         return Floor(*value)
+    raise ValueError("a floor is [epoch, n]")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("it is written as a string")
     return value
 
 
-LifeField = Annotated[Life, BeforeValidator(_parse_life), PlainSerializer(str)]
-RoundField = Annotated[CheckpointId, BeforeValidator(_parse_round), PlainSerializer(str)]
-FloorField = Annotated[Floor, BeforeValidator(_parse_floor), PlainSerializer(lambda floor: [floor.epoch, floor.n])]
+def _write_floor(floor: Floor) -> list[int]:
+    return [floor.epoch, floor.n]
+
+
+_LIFE_SCHEMA = {"type": "string", "description": "<rollout_id>/<epoch>.<attempt>#<n>"}
+_ROUND_SCHEMA = {"type": "string", "description": "<epoch>.<k>"}
+_FLOOR_SCHEMA = {
+    "type": "array",
+    "items": {"type": "integer", "minimum": 0},
+    "minItems": 2,
+    "maxItems": 2,
+    "description": "[epoch, n]",
+}
+
+LifeField = Annotated[Life, PlainValidator(_parse_life), PlainSerializer(str), WithJsonSchema(_LIFE_SCHEMA)]
+RoundField = Annotated[CheckpointId, PlainValidator(_parse_round), PlainSerializer(str), WithJsonSchema(_ROUND_SCHEMA)]
+FloorField = Annotated[
+    Floor, PlainValidator(_parse_floor), PlainSerializer(_write_floor), WithJsonSchema(_FLOOR_SCHEMA)
+]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -51,7 +75,7 @@ class ControlCall(Message):
 
     run: str
     epoch: Annotated[int, Field(ge=1)]
-    floor: FloorField = Floor()
+    floor: FloorField = Field(default_factory=Floor)
     incarnation: str
     """Of the process that is addressed; another process refuses."""
 
@@ -67,7 +91,7 @@ class Adopt(Message):
 
     run: str
     epoch: Annotated[int, Field(ge=1)]
-    floor: FloorField = Floor()
+    floor: FloorField = Field(default_factory=Floor)
     incarnation: str | None = None
     """None where the controller does not know the process yet."""
 

@@ -1,28 +1,27 @@
 """The control plane with a real holder over a store in memory: every operation, its repeats, and what cuts it short."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 
-from participants import Code, ControlPlane, Floor, ParticipantError
-from participants.wire import Abort, Activate, Adopt, Commit, Committed, Message, Modes, Prepare, Renew, Resume
-from participants.wire import Retire, Stage
-from store import CheckpointId, Controller, Draft, Life, Ref, Store, claim, open_checkpoint
+from participants import Code, Floor
+from participants.wire import (
+    Modes,
+    Renew,
+)
+from store import open_checkpoint
 from tests.support.checkpoints import memory_store
+from tests.support.desk import LIFE, OTHER, Desk, beside, desk, published, refused
 from tests.support.owners import (
-    NOWHERE,
     ON_PUSHED_LOOP,
-    Notebook,
     Pause,
     PausedBackend,
     controlled,
     failing,
     lives,
-    next_life,
     notebook,
     push,
     settle,
@@ -30,132 +29,11 @@ from tests.support.owners import (
 
 pytestmark = [pytest.mark.unit, pytest.mark.anyio]
 
-LIFE, OTHER = lives(2)
-
 
 @pytest.fixture
 def anyio_backend() -> Any:
     """A clock to push."""
     return ON_PUSHED_LOOP
-
-
-@dataclass
-class Desk:
-    """One plane, and the calls of one controller to it."""
-
-    owner: Notebook
-    plane: ControlPlane
-    store: Store
-    epoch: int = 1
-
-    def call(self, kind: type[Message], k: int = 1, **fields: Any) -> Any:
-        """A call of round `<epoch>.<k>`."""
-        envelope = {"run": self.store.run_id, "epoch": self.epoch, "incarnation": self.plane.book.incarnation}
-        return kind(**envelope, round=CheckpointId(self.epoch, k), **fields)
-
-    def prepare(self, k: int = 1, *, timeout_s: float = 5, lease_s: float = 30) -> Awaitable[Any]:
-        return self.plane.prepare(self.call(Prepare, k, timeout_s=timeout_s, lease_s=lease_s))
-
-    def commit(self, k: int = 1, scope: tuple[Life, ...] = (LIFE,), parent: Ref | None = None) -> Awaitable[Committed]:
-        return self.plane.commit(self.call(Commit, k, scope=scope, parent=parent))
-
-    def renew(self, k: int = 1, lease_s: float = 30) -> Awaitable[Any]:
-        return self.plane.renew(self.call(Renew, k, lease_s=lease_s))
-
-    def resume(self, k: int = 1) -> Awaitable[Any]:
-        return self.plane.resume(self.call(Resume, k))
-
-    def abort(self, k: int = 1) -> Awaitable[Any]:
-        return self.plane.abort(self.call(Abort, k))
-
-    def stage(self, ref: Ref, k: int = 1, scope: tuple[Life, ...] = (LIFE,)) -> Awaitable[Any]:
-        return self.plane.stage(self.call(Stage, k, checkpoint=ref, scope=scope))
-
-    def activate(self, k: int = 1) -> Awaitable[Any]:
-        return self.plane.activate(self.call(Activate, k))
-
-    def retire(self, *lives: Life, timeout_s: float = 10) -> Awaitable[Any]:
-        envelope = {"run": self.store.run_id, "epoch": self.epoch, "incarnation": self.plane.book.incarnation}
-        return self.plane.retire(Retire(**envelope, lives=lives, timeout_s=timeout_s))
-
-    async def adopt(self, epoch: int, floor: Floor | None = None) -> Any:
-        answer = await self.plane.adopt(Adopt(run=self.store.run_id, epoch=epoch, floor=floor or Floor(epoch, 0)))
-        self.epoch = epoch
-        return answer
-
-    @property
-    def phase(self) -> str:
-        return self.plane.status().phase
-
-
-@asynccontextmanager
-async def desk(store: Store | None = None, epoch: int = 1) -> AsyncIterator[Desk]:
-    """An adopted plane with a fresh notebook."""
-    owner, shared = notebook(), store or memory_store()
-    async with controlled(owner, shared).run() as plane:
-        made = Desk(owner, plane, shared)
-        await made.adopt(epoch)
-        yield made
-
-
-async def published(store: Store, *notes: str, scope: tuple[Life, ...] = (LIFE,)) -> Ref:
-    """A checkpoint that has these notes for each life of the scope."""
-    async with claim(store, take_over=True) as controller, desk(store, controller.epoch) as at:
-        for life in scope:
-            for note in notes:
-                await at.owner.write(life, note, creates=True)
-        return await publish(at, controller, scope)
-
-
-async def publish(at: Desk, controller: Controller, scope: tuple[Life, ...]) -> Ref:
-    """One checkpoint of the one participant."""
-    k = controller.next_round().k
-    await at.prepare(k)
-    committed = await at.commit(k, scope, controller.head)
-    await at.renew(k)
-    await at.resume(k)
-    parent = controller.head.checkpoint if controller.head else None
-    draft = Draft(
-        checkpoint=CheckpointId(at.epoch, k), parent=parent, participants=[committed.manifest], scope=list(scope)
-    )
-    return await controller.publish(draft, timeout_s=10)
-
-
-async def refused(asked: Awaitable[Any], code: Code) -> ParticipantError:
-    with pytest.raises(ParticipantError) as caught:
-        await asked
-    assert caught.value.code is code, caught.value
-    return caught.value
-
-
-class Asked:
-    """A call that runs beside the test."""
-
-    def __init__(self) -> None:
-        self.answer: Any = None
-        self.error: ParticipantError | None = None
-        self.done = anyio.Event()
-
-    async def run(self, asked: Awaitable[Any]) -> None:
-        try:
-            self.answer = await asked
-        except ParticipantError as error:
-            self.error = error
-        self.done.set()
-
-    @property
-    def code(self) -> Code | None:
-        return self.error.code if self.error else None
-
-
-@asynccontextmanager
-async def beside(*asked: Awaitable[Any]) -> AsyncIterator[list[Asked]]:
-    """Calls that run while the block does; it ends when they have."""
-    running = [Asked() for _ in asked]
-    async with anyio.create_task_group() as group:
-        for each, call in zip(running, asked, strict=True):
-            group.start_soon(each.run, call)
-        yield running
 
 
 # A checkpoint
@@ -232,7 +110,7 @@ async def test_the_list_of_blockers_is_bounded_and_restarts_are_complete() -> No
         at.owner.modes = Modes(checkpoint_mode="restart")
         pause = at.owner.hooks["write"] = Pause()
         for life in lives(100):
-            group.start_soon(lambda life=life: at.owner.write(life, "a", creates=True))
+            group.start_soon(partial(at.owner.write, life, "a", creates=True))
         await settle()
         async with beside(at.prepare()) as [first]:
             await push(5)
@@ -281,7 +159,7 @@ async def test_a_renew_that_came_in_time_keeps_it_closed() -> None:
 @pytest.mark.parametrize("where", ["before", "after"])
 @pytest.mark.parametrize("key", ["part", "manifest"])
 async def test_a_lease_that_runs_out_in_a_long_commit_leaves_nothing_to_publish(where: str, key: str) -> None:
-    """The commit fails, the participant has reopened, and no manifest was written unless its write was already going."""
+    """The commit fails, the participant has reopened, and no manifest stands unless it was on its way already."""
     backend = PausedBackend()
     async with desk(memory_store(backend)) as at:
         await at.owner.write(LIFE, "a", creates=True)
@@ -400,105 +278,6 @@ async def test_an_adopt_that_was_cut_short_is_finished_by_its_repeat() -> None:
                 await settle()
                 pause.released.set()
         assert (at.phase, at.owner.gate.closed) == ("idle", False)
-
-
-# Restores
-
-
-async def test_a_restore_brings_what_was_published_and_waits_for_the_next_life() -> None:
-    """Nothing is active before resume; then the life of attempt N + 1 continues."""
-    store = memory_store()
-    ref = await published(store, "a")
-    async with desk(store, 2) as at:
-        for _ in range(2):
-            assert (await at.stage(ref)).phase == "staged"
-        for _ in range(2):
-            assert (await at.activate()).phase == "restored"
-        for _ in range(2):
-            assert (await at.resume()).phase == "idle"
-        assert await at.owner.write(next_life(LIFE, 2), "b") == ["a", "b"]
-
-
-async def test_concurrent_stages_read_once() -> None:
-    """The second one joins the first."""
-    store = memory_store()
-    ref = await published(store, "a")
-    async with desk(store, 2) as at:
-        pause = at.owner.hooks["import"] = Pause()
-        async with beside(at.stage(ref), at.stage(ref)) as stages:
-            await pause.reached.wait()
-            pause.released.set()
-        assert [stage.answer.phase for stage in stages] == ["staged", "staged"]
-
-
-@pytest.mark.fault(42)
-async def test_a_restore_has_no_lease_and_a_higher_epoch_discards_it() -> None:
-    """However long its controller is gone; then nothing of it is left."""
-    store = memory_store()
-    ref = await published(store, "a")
-    for steps in (1, 2):
-        async with desk(store, 2) as at:
-            await at.stage(ref)
-            if steps == 2:
-                await at.activate()
-            await push(100_000)
-            assert at.phase == ("staged", "restored")[steps - 1]
-            await at.adopt(3)
-            assert (at.phase, at.owner.counts()["restored"]) == ("idle", 0)
-
-
-@pytest.mark.parametrize("step", ["import", "activate"])
-async def test_a_failed_restore_waits_for_its_abort_and_leaves_nothing(step: str) -> None:
-    """Its phase says so; after the abort the same checkpoint restores."""
-    store = memory_store()
-    ref = await published(store, "a")
-    async with desk(store, 2) as at:
-        at.owner.hooks[step] = failing(ZeroDivisionError("planted"))
-        if step == "activate":
-            await at.stage(ref)
-        await refused(at.stage(ref) if step == "import" else at.activate(), Code.INTERNAL)
-        assert at.phase == "restore_failed"
-        await refused(at.resume(), Code.INVALID_PHASE)
-        await refused(at.retire(LIFE), Code.INVALID_PHASE)
-        await at.abort()
-        del at.owner.hooks[step]
-        assert (at.phase, at.owner.counts()["restored"]) == ("idle", 0)
-        await at.stage(ref, 2)
-
-
-async def test_a_restore_of_what_is_not_there_is_refused() -> None:
-    """A checkpoint that does not exist, and a scope with lives that the checkpoint has not."""
-    store = memory_store()
-    ref = await published(store, "a")
-    async with desk(store, 2) as at:
-        await refused(at.stage(NOWHERE), Code.CORRUPT_CHECKPOINT)
-        await at.abort()
-        for k, life in enumerate((OTHER, Life("r0", 1, 0, 7)), 2):
-            error = await refused(at.stage(ref, k, (LIFE, life)), Code.SCOPE_MISMATCH)
-            assert str(life) in error.message
-            await at.abort(k)
-        assert at.owner.counts()["restored"] == 0
-
-
-async def test_a_late_abort_does_not_end_the_next_round() -> None:
-    """Two aborts wait for the same discard; when the second one wakes, the next round is open already."""
-    store = memory_store()
-    ref = await published(store, "a")
-    async with desk(store, 2) as at:
-        await at.stage(ref)
-        first, second = Pause(), Pause()
-        at.owner.hooks["discard"] = first
-        async with beside(at.abort()) as [one]:
-            await first.reached.wait()
-            at.owner.hooks["discard"] = second
-            async with beside(at.abort()) as [other]:
-                await second.reached.wait()
-                first.released.set()
-                await one.done.wait()
-                await at.prepare(2)
-                second.released.set()
-            assert other.code is None
-        assert (at.phase, at.owner.gate.closed) == ("prepared", True)
 
 
 # Retiring
