@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import anyio
 from pydantic import BaseModel
 
-from participants import Adopt, Adopted, Capabilities, Floor, Message, ParticipantError
+from participants import Adopt, Adopted, Capabilities, Floor, Message
 
 from .errors import ControlFailed
 from .links import Link
@@ -78,7 +78,7 @@ class Fleet:
 
 
 async def discover(links: Sequence[Link], run: str) -> Fleet:
-    """Ask every process what it is. Raises ControlFailed, naming those that do not answer."""
+    """Ask every process what it is. Raises ControlFailed, naming those that do not answer or share a name."""
     found: list[Member | None] = [None] * len(links)
     failures: dict[str, BaseException | str] = {}
 
@@ -86,15 +86,18 @@ async def discover(links: Sequence[Link], run: str) -> Fleet:
         try:
             with anyio.fail_after(CALL_TIMEOUT_S):
                 found[position] = Member(links[position], await links[position].capabilities())
-        except (ParticipantError, TimeoutError, OSError) as error:
+        except Exception as error:  # A bad participant is data: whatever it raised is reported, by name.
             failures[repr(links[position])] = error
 
     async with anyio.create_task_group() as group:
         for position in range(len(links)):
             group.start_soon(ask, position)
+    members = tuple(member for member in found if member is not None)
+    names = [member.name for member in members]
+    failures |= {name: "two processes have this name" for name in names if names.count(name) > 1}
     if failures:
         raise ControlFailed(failures)
-    return Fleet(tuple(member for member in found if member is not None), run)
+    return Fleet(members, run)
 
 
 async def ask_all(

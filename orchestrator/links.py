@@ -3,7 +3,7 @@
 from typing import Any, Protocol, TypeVar
 
 import httpx
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from participants import CONTROL_PREFIX, OPERATIONS, Capabilities, ControlPlane, Message, ParticipantError, Status
 
@@ -23,7 +23,7 @@ class Link(Protocol):
         """Where it stands."""
 
     async def send(self, message: Message, answer: type[Answer]) -> Answer:
-        """One control operation. Raises ParticipantError."""
+        """One control operation. Raises ParticipantError, and ConnectionError where nobody answers."""
 
 
 class LocalLink:
@@ -32,6 +32,10 @@ class LocalLink:
     def __init__(self, plane: ControlPlane) -> None:
         """The plane must be running."""
         self._plane = plane
+
+    def __repr__(self) -> str:
+        c = self._plane.capabilities()
+        return f"<LocalLink {c.kind}.{c.name}/{c.process}>"
 
     async def capabilities(self) -> Capabilities:
         """What it is."""
@@ -62,22 +66,27 @@ class HttpLink:
 
     async def capabilities(self) -> Capabilities:
         """What it is."""
-        return Capabilities.model_validate_json(await self._request("GET", "capabilities", None))
+        return await self._request("GET", "capabilities", None, Capabilities)
 
     async def status(self) -> Status:
         """Where it stands."""
-        return Status.model_validate_json(await self._request("GET", "status", None))
+        return await self._request("GET", "status", None, Status)
 
     async def send(self, message: Message, answer: type[Answer]) -> Answer:
         """One control operation."""
-        body = message.model_dump_json()
-        return answer.model_validate_json(await self._request("POST", NAMES[type(message)], body))
+        return await self._request("POST", NAMES[type(message)], message.model_dump_json(), answer)
 
-    async def _request(self, method: str, operation: str, body: str | None) -> bytes:
-        response = await self._client.request(method, f"{self._url}/{operation}", content=body)
-        if response.is_success:
-            return response.content
-        raise ParticipantError.from_body(response.status_code, _json(response))
+    async def _request(self, method: str, operation: str, body: str | None, answer: type[Answer]) -> Answer:
+        try:
+            response = await self._client.request(method, f"{self._url}/{operation}", content=body)
+        except httpx.HTTPError as error:
+            raise ConnectionError(f"{self._url}/{operation}: {error!r}") from error
+        if not response.is_success:
+            raise ParticipantError.from_body(response.status_code, _json(response))
+        try:
+            return answer.model_validate_json(response.content)
+        except ValidationError as error:
+            raise ParticipantError.from_body(response.status_code, response.text) from error
 
 
 def http_client(token: str) -> httpx.AsyncClient:
