@@ -16,6 +16,7 @@ from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import anyio
+import anyio.lowlevel
 
 from store import Life, RawRecord, Record
 
@@ -30,6 +31,9 @@ from .wire import Blocker, Modes, PairTally
 
 State = TypeVar("State")
 Run = Callable[[], Awaitable[Reply]]
+
+STAGE_BATCH = 64
+"""Records staged before other tasks get a turn."""
 
 
 @dataclass(slots=True)
@@ -320,14 +324,14 @@ class Holder(ABC, Generic[State]):
         return Export(chain(payloads, raw), self._tallies(held, raw))
 
     def _tallies(self, held: Sequence[Held[State]], raw: Sequence[RawRecord]) -> list[PairTally]:
-        sums: dict[str, Sum] = {}
+        triples: dict[str, list[tuple[Life, str, int]]] = {}
         for h in held:
             for (peer, session), count in h.waited.items():
-                sums[peer] = sums.get(peer, Sum()).add(h.life, session, count)
+                triples.setdefault(peer, []).append((h.life, session, count))
         for record in raw:
             for peer, session, count in record.parse().payload["waited"]:
-                sums[peer] = sums.get(peer, Sum()).add(record.life, session, count)
-        return [_tally(peer, total) for peer, total in sorted(sums.items())]
+                triples.setdefault(peer, []).append((record.life, session, count))
+        return [_tally(peer, Sum.of(found)) for peer, found in sorted(triples.items())]
 
     # A restore
 
@@ -341,6 +345,8 @@ class Holder(ABC, Generic[State]):
                 raise ParticipantError(Code.SCOPE_MISMATCH, f"{record.life} is not in the scope of the restore")
             await self.import_now(record)
             self._staged[record.life.rollout_id] = record
+            if len(self._staged) % STAGE_BATCH == 0:
+                await anyio.lowlevel.checkpoint()
         return len(self._staged)
 
     def activate(self) -> None:

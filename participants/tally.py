@@ -23,8 +23,7 @@ class Sum:
 
     def add(self, life: Life, session: str, revision: int) -> "Sum":
         """With one more triple."""
-        item = hashlib.sha256(f"{life}|{session}|{revision}".encode()).digest()
-        return Sum(self.count + 1, self.digest ^ int.from_bytes(item))
+        return Sum(self.count + 1, self.digest ^ _item(life, session, revision))
 
     def join(self, other: "Sum") -> "Sum":
         """Both together."""
@@ -38,12 +37,17 @@ class Sum:
     @classmethod
     def of(cls, triples: Iterable[tuple[Life, str, int]]) -> "Sum":
         """Over all of these."""
-        total = cls()
-        for triple in triples:
-            total = total.add(*triple)
-        return total
+        count = digest = 0
+        for life, session, revision in triples:
+            count += 1
+            digest ^= _item(life, session, revision)
+        return cls(count, digest)
 
     @classmethod
     def parse(cls, count: int, text: str) -> "Sum":
         """From the written form."""
         return cls(count, int(text, 16))
+
+
+def _item(life: Life, session: str, revision: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"{life}|{session}|{revision}".encode()).digest())

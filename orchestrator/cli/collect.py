@@ -1,5 +1,6 @@
 """`midflight collect`: an evaluation run that survives kill -9."""
 
+import gc
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +23,9 @@ from ..collect import (
 )
 from ..errors import CoordinationError
 from .exits import Exit, exit_of
+
+GC_THRESHOLD = (50_000, 20, 20)
+"""With tens of thousands of episodes in memory, Python spends a third of its time looking for cycles otherwise."""
 
 
 def command(
@@ -48,6 +52,7 @@ def command(
         retry_failed=retry_failed,
         console=console if is_terminal() and not as_json else None,
     )
+    gc.set_threshold(*GC_THRESHOLD)
     sys.path.insert(0, str(config.resolve().parent))  # Servers of one's own may stand beside the configuration.
     try:
         summary = anyio.run(collect, load_config(config), options, emit)

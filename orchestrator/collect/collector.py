@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 from anyio.streams.memory import MemoryObjectSendStream
 
 from participants import ParticipantError, Result
@@ -26,6 +27,8 @@ from .world import World
 Emit = Callable[[str, dict[str, Any]], None]
 """Called with the name and the facts of an event; must not raise."""
 LARGEST_BATCH = 256
+DISPATCH_BATCH = 64
+"""Episodes dispatched before other tasks get a turn."""
 DROP_TIMEOUT_S = 10.0
 FLOOR_STEP = 64
 """The floor rises in steps, since each one looks at every fence."""
@@ -101,6 +104,8 @@ class Collector:
             following = self.ledger.next_dispatch()
             if following is None:
                 return
+            if self.ledger.dispatched % DISPATCH_BATCH == 0:
+                await anyio.lowlevel.checkpoint()
             if restored is not None:
                 self.tally.saved += self.world.saved(restored)
             await self._start(*following)
