@@ -46,6 +46,7 @@ class Run:
     checkpoint: dict[str, Any] = field(default_factory=dict)
     run: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)
     pause_s: float = 0.0
     environment: dict[str, str] = field(default_factory=dict)
     starts: int = 0
@@ -68,6 +69,7 @@ class Run:
         tables: dict[str, dict[str, Any]] = {
             "run": {"input": "rows.jsonl", "output": self.output, "concurrency": 16, **self.run},
             "model": {"base_url": self.backend.base_url, "model": self.backend.model, **self.model},
+            "model.parameters": self.parameters,
             "resources.counter": {"server": "tests.orchestrator.collect.servers:LoggedCounter"},
             "resources.counter.options": options,
         }
