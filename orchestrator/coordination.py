@@ -66,9 +66,17 @@ class Standstill:
 async def prepare(fleet: Fleet, round_: CheckpointId, *, timeout_s: float, lease_s: float) -> Standstill:
     """Close admission and park all work, kind after kind, under one deadline.
 
-    Returns with blockers where the deadline came first, admission still closed. Raises PrepareFailed, after an abort,
-    where a participant failed or hung.
+    Returns with blockers where the deadline came first, admission still closed. Raises PrepareFailed where somebody
+    failed or hung. Whatever it raises, and where it is cancelled, every participant was told to abort.
     """
+    try:
+        return await _prepare(fleet, round_, timeout_s, lease_s)
+    except BaseException:
+        await _abort_quietly(fleet, round_)
+        raise
+
+
+async def _prepare(fleet: Fleet, round_: CheckpointId, timeout_s: float, lease_s: float) -> Standstill:
     deadline = anyio.current_time() + timeout_s
     blockers: list[Blocker] = []
     restarts: set[Life] = set()
@@ -80,10 +88,7 @@ async def prepare(fleet: Fleet, round_: CheckpointId, *, timeout_s: float, lease
             return Prepare(**fleet.envelope(member), round=round_, timeout_s=left, lease_s=lease_s)
 
         outcomes = await ask_all(fleet.of_kind(kind), message, Prepared, timeout_s=left + GRACE_S)
-        if failures := failures_of(outcomes):
-            await _abort_quietly(fleet, round_)
-            raise PrepareFailed(failures)
-        for answer in (outcome.answer for outcome in outcomes if outcome.answer is not None):
+        for answer in _all_or(PrepareFailed, outcomes):
             blockers.extend(answer.blockers)
             restarts.update(answer.restarts)
             count += answer.blocker_count
@@ -144,7 +149,7 @@ async def abort(fleet: Fleet, round_: CheckpointId) -> None:
 async def restore(
     fleet: Fleet, round_: CheckpointId, checkpoint: Ref, scope: Collection[Life], *, timeout_s: float
 ) -> None:
-    """Stage on all, then activate on all, or nothing: after RestoreFailed every participant was told to abort."""
+    """Stage on all, then activate on all, or nothing: where it fails or is cancelled, everybody was told to abort."""
     lives = tuple(scope)
     shards = _shards(fleet)
 
@@ -157,11 +162,12 @@ async def restore(
         return Activate(**fleet.envelope(member), round=round_)
 
     steps: list[Callable[[Member], Message]] = [stage, activate]
-    for step in steps:
-        outcomes = await ask_all(fleet.members, step, Done, timeout_s=timeout_s)
-        if failures := failures_of(outcomes):
-            await _abort_quietly(fleet, round_)
-            raise RestoreFailed(failures)
+    try:
+        for step in steps:
+            _all_or(RestoreFailed, await ask_all(fleet.members, step, Done, timeout_s=timeout_s))
+    except BaseException:
+        await _abort_quietly(fleet, round_)
+        raise
 
 
 def _shards(fleet: Fleet) -> dict[str, tuple[int, int]]:

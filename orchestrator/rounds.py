@@ -10,7 +10,7 @@ round: everyone works on, and earlier checkpoints are intact.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,13 +138,12 @@ async def _stand_still(fleet: Fleet, round_id: CheckpointId, limits: RoundLimits
     if not standstill.prepared and limits.more_time_s > 0:
         standstill = await prepare(fleet, round_id, timeout_s=limits.more_time_s, lease_s=limits.lease_s)
     if not standstill.prepared:
-        await resume(fleet, round_id)
+        with suppress(ControlFailed):  # The blockers are what to tell; a lease ends what does not hear this.
+            await resume(fleet, round_id)
         raise Blocked(standstill)
     return standstill
 
 
 async def _quietly_abort(fleet: Fleet, round_id: CheckpointId) -> None:
-    try:
+    with suppress(ControlFailed):  # The failure that led here is the one to report; leases end what does not hear this.
         await abort(fleet, round_id)
-    except ControlFailed:
-        return  # The failure that led here is the one to report; leases end what does not hear this.

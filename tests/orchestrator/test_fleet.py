@@ -82,7 +82,7 @@ async def test_two_processes_of_one_name_are_refused() -> None:
     """Their records and errors could not be told apart, and each would take the other's share of a restore."""
     async with party(kinds=("agent",)) as at:
         link = at.servers[0].link
-        with pytest.raises(ControlFailed, match="agent.main/w0"):
+        with pytest.raises(ControlFailed, match=r"agent\.main/w0"):
             await discover([link, link], at.store.run_id)
 
 
@@ -128,7 +128,7 @@ async def test_an_adopt_of_a_process_that_was_restarted_is_refused() -> None:
     async with party() as at:
         await at.restart(at.of("agent"))
         at.fleet.members[2].link.inner = at.of("agent").link.inner  # type: ignore[attr-defined]
-        with pytest.raises(ControlFailed, match="agent.main/w0: wrong_incarnation"):
+        with pytest.raises(ControlFailed, match=r"agent\.main/w0: wrong_incarnation"):
             await adopt(at.fleet, 2)
 
 

@@ -175,6 +175,7 @@ class FaultyLink:
         self.faults: dict[str, str] = {}
         """Operation to `hangs`, `fails`, `dies`, `dies_after` or `loses_reply`."""
         self.sent: list[str] = []
+        self.answered: list[str] = []
 
     def __repr__(self) -> str:
         return f"<FaultyLink {self.inner!r}>"
@@ -198,6 +199,7 @@ class FaultyLink:
         if fault == "fails":
             raise ParticipantError(Code.INTERNAL, "planted")
         result = await self.inner.send(message, answer)
+        self.answered.append(name)
         self.dead = fault == "dies_after"
         if self.dead or fault == "loses_reply":
             raise ConnectionError("the reply was lost")
