@@ -1,0 +1,134 @@
+"""Configuration, rows and fingerprint: what a run means, and what is refused before it begins."""
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.collect import ConfigError, load_config, load_rollouts, plan_rollouts
+from orchestrator.collect.fingerprint import check_same, fingerprint
+from orchestrator.collect.rows import dataset_digest
+from orchestrator.collect.saved import Work, saved_by, work_of_row
+
+pytestmark = pytest.mark.unit
+
+CONFIG = """
+[run]
+input = "rows.jsonl"
+output = "out.jsonl"
+[model]
+base_url = "http://localhost:1/v1"
+model = "m"
+[resources.counter]
+server = "participants.servers.counter:CounterServer"
+"""
+
+
+def write(folder: Path, config: str = CONFIG, rows: str = '{"a": 1}\n{"a": 2}\n{"a": 1}\n') -> Path:
+    """A configuration with its rows."""
+    (folder / "rows.jsonl").write_text(rows)
+    path = folder / "run.toml"
+    path.write_text(config)
+    return path
+
+
+def test_checkpoints_are_off_unless_enabled_and_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    """The smallest configuration has no checkpoints, and means files beside itself."""
+    config = load_config(write(tmp_path))
+    assert not config.checkpoint.enabled
+    assert config.run.output == str(tmp_path / "out.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("[model]", "colour = 1\n[model]", "run.colour"),
+        ('model = "m"', 'model = "m"\ndialect = "smoke"', "model.dialect"),
+        ("http://", "http://me:secret@", "credentials"),
+        ('input = "rows.jsonl"', "", "either input or task_set"),
+        ("[resources", "[checkpoint]\nenabled = true\n[resources", "needs a url"),
+        ("[resources", '[checkpoint]\nurl="x"\nlease_s = 5\n[resources', "lease_s must be longer"),
+        ("[run]", "[run", "cannot be read"),
+    ],
+)
+def test_a_configuration_that_cannot_be_used_is_refused_by_key(tmp_path: Path, old: str, new: str, says: str) -> None:
+    """One sentence names the file and the key, and never repeats a credential."""
+    with pytest.raises(ConfigError, match=says) as refusal:
+        load_config(write(tmp_path, CONFIG.replace(old, new, 1)))
+    assert "secret" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"), [("", "no rows"), ('{"a": 1}\n{"a": }\n', "line 2"), ("[1]\n", "line 1: it is not a JSON object")]
+)
+def test_an_input_that_cannot_be_used_is_refused_by_line(tmp_path: Path, rows: str, says: str) -> None:
+    """An empty input, a line that is not JSON, and one that is no object."""
+    with pytest.raises(ConfigError, match=says):
+        load_rollouts(load_config(write(tmp_path, rows=rows)))
+
+
+def test_a_rollout_is_named_by_its_content_and_never_by_its_position(tmp_path: Path) -> None:
+    """Reordered rows are the same rollouts; equal rows are told apart; a changed row is another rollout."""
+    rows = [{"a": 1}, {"a": 2}, {"a": 1}]
+    ids = [rollout.rollout_id for rollout in plan_rollouts(rows, 2)]
+    assert len(set(ids)) == 6
+    assert {r.rollout_id for r in plan_rollouts(rows[::-1], 2)} == set(ids)
+    assert not {r.rollout_id for r in plan_rollouts([{"a": 3}], 2)} & set(ids)
+    assert dataset_digest(plan_rollouts(rows, 1)) == dataset_digest(plan_rollouts(rows[::-1], 3))
+
+
+def test_a_task_set_makes_rows_and_an_unknown_one_is_refused(tmp_path: Path) -> None:
+    """A named set of reasoning-gym is an input; a name that it does not have is a mistake in the configuration."""
+    pytest.importorskip("reasoning_gym")
+    inline = 'task_set = { name = "chain_sum", size = 3, seed = 1 }'
+    config = load_config(write(tmp_path, CONFIG.replace('input = "rows.jsonl"', inline)))
+    assert len(load_rollouts(config)) == 3
+    wrong = load_config(write(tmp_path, CONFIG.replace('input = "rows.jsonl"', inline.replace("chain_sum", "smoke"))))
+    with pytest.raises(ConfigError, match=r"run\.task_set: there is no such data set"):
+        load_rollouts(wrong)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fields"),
+    [
+        ('model = "m"', 'model = "n"', {"model"}),
+        ('model = "m"', 'model = "m"\nparameters = { seed = 1 }', {"parameters"}),
+        ("[resources", "[agent]\nmax_steps = 3\n[resources", {"agent"}),
+        ('Server"', 'Server"\noptions = { session_ttl_s = 5.0 }', {"resources.counter"}),
+        ('output = "out.jsonl"', 'output = "out.jsonl"\nrepeats = 2', {"repeats"}),
+        ('output = "out.jsonl"', 'output = "out.jsonl"\nlimit = 1', {"dataset"}),
+        ("localhost:1", "example.org:2", set()),
+        ('output = "out.jsonl"', 'output = "b.jsonl"\nconcurrency = 7', set()),
+    ],
+)
+def test_the_fingerprint_has_what_a_run_means_and_nothing_of_where_it_runs(
+    tmp_path: Path, old: str, new: str, fields: set[str]
+) -> None:
+    """Each change of meaning shows in its own field; hosts, ports, places and concurrency in none."""
+    found = []
+    for text in (CONFIG, CONFIG.replace(old, new, 1)):
+        config = load_config(write(tmp_path, text))
+        found.append(fingerprint(config, load_rollouts(config)))
+    assert {name for name in found[0] if found[0][name] != found[1][name]} == fields
+
+
+def test_a_difference_is_refused_by_name_unless_it_is_accepted() -> None:
+    """The message has both values and says how to go on; a field that only one side has differs as well."""
+    check_same({"model": "a"}, {"model": "b"}, ["model"], "the output")
+    with pytest.raises(
+        ConfigError, match=r"model \(b then, a now\), size \(3 then, not there now\)\. .*--accept model"
+    ):
+        check_same({"model": "a"}, {"model": "b", "size": "3"}, [], "the output")
+
+
+def test_what_a_continuation_saves_is_counted_from_its_records() -> None:
+    """Steps behind the boundary, a reply kept for the next step, or the whole response where the agent is through."""
+    state = {"steps": 2, "usage": {"output_tokens": 30}}
+    agent = {"state": {"activation": {"state": state, "boundary": 3}}}
+    old, kept = ({"call": f"agent.main:{n}.0", "body": {"usage": {"completion_tokens": 5}}} for n in (2, 3))
+    assert saved_by(None, None, None) == Work()
+    assert saved_by({"state": {"response": None}}, agent, {"replies": [old]}) == Work(2, 30)
+    assert saved_by({"state": {"response": None}}, agent, {"replies": [old, kept]}) == Work(3, 35)
+    response = {"metadata": {"midflight_steps": "4"}, "usage": {"output_tokens": 50}}
+    assert (
+        saved_by({"state": {"response": response}}, agent, None) == Work(4, 50) == work_of_row({"response": response})
+    )
