@@ -70,7 +70,7 @@ class Run:
             "run": {"input": "rows.jsonl", "output": self.output, "concurrency": 16, **self.run},
             "model": {"base_url": self.backend.base_url, "model": self.backend.model, **self.model},
             "model.parameters": self.parameters,
-            "resources.counter": {"server": "tests.orchestrator.collect.servers:LoggedCounter"},
+            "resources.counter": {"server": "tests.support.logged_counter:LoggedCounter"},
             "resources.counter.options": options,
         }
         if self.checkpoint_url:

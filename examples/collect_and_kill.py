@@ -1,0 +1,61 @@
+"""Runs the evaluation of examples/collect, kills it with SIGKILL in the middle, and continues it.
+
+    python examples/collect_and_kill.py
+
+Works in ./runs/killed.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+SOURCE = Path(__file__).parent / "collect"
+FOLDER = Path("runs/killed")
+MIDFLIGHT = [sys.executable, "-m", "midflight"]
+
+
+def prepare_folder(url: str) -> Path:
+    """A fresh copy of the example, for a model at this address."""
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    shutil.copytree(SOURCE, FOLDER)
+    config = FOLDER / "run.toml"
+    config.write_text(config.read_text().replace("http://127.0.0.1:8000", url))
+    return config
+
+
+def kill_after_a_checkpoint(config: Path) -> None:
+    """Start the run, and kill it, and all that belongs to it, once it has taken a checkpoint."""
+    command = [*MIDFLIGHT, "collect", str(config), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as run:
+        for line in run.stdout or ():
+            if json.loads(line)["event"] == "checkpoint":
+                os.killpg(run.pid, signal.SIGKILL)
+                break
+    print("killed with SIGKILL after the first checkpoint")
+
+
+def main() -> None:
+    """Show it."""
+    with subprocess.Popen([*MIDFLIGHT, "backend", "--latency-s", "0.3"], stdout=subprocess.PIPE, text=True) as backend:
+        try:
+            assert backend.stdout is not None
+            config = prepare_folder(backend.stdout.readline().removeprefix("ready: ").strip())
+            kill_after_a_checkpoint(config)
+            found = subprocess.run([*MIDFLIGHT, "collect", str(config), "--json"], stdout=subprocess.PIPE, check=True)
+        finally:
+            backend.terminate()
+    summary = json.loads(found.stdout.splitlines()[-1])
+    print(f"the same command again: {summary['continued']} rollouts went on from the checkpoint,")
+    print(f"which saved {summary['saved_calls']} model calls and {summary['saved_tokens']} tokens")
+    rows = [json.loads(line) for line in (FOLDER / "results.jsonl").read_text().splitlines()]
+    once = set(Counter(row["_ng_rollout_id"] for row in rows).values()) == {1}
+    print(f"{len(rows)} rows, each rollout once: {once}; rewards: {dict(Counter(row['reward'] for row in rows))}")
+
+
+if __name__ == "__main__":
+    main()
