@@ -311,3 +311,31 @@ async def test_a_controller_that_was_taken_over_publishes_nothing() -> None:
             async with checkpoint(run.at.fleet, controller, LIMITS) as opened:
                 opened.take(scope=LIVES)
         assert (await run.store.chain()).state.head == opened.published
+
+
+@pytest.mark.fault(52)
+@pytest.mark.parametrize("delivered", [True, False])
+async def test_an_episode_that_finishes_during_prepare_is_delivered_or_exported(delivered: bool) -> None:
+    """Delivered before all stood still, it is in no scope; else its last step is in the record."""
+    async with running() as run, anyio.create_task_group() as group:
+        pause = run.at.of("agent").owner.hooks["write"] = Pause()
+
+        async def last_step() -> None:
+            await run.at.of("agent").owner.write(LIVES[0], "last")
+            for server in run.at.servers if delivered else ():
+                server.owner.finish(LIVES[0])
+
+        async def take() -> None:
+            async with checkpoint(run.at.fleet, run.controller, LIMITS) as opened:
+                opened.take(scope=LIVES[1:] if delivered else LIVES)
+
+        group.start_soon(last_step)
+        await pause.reached.wait()
+
+        group.start_soon(take)
+        await settle()
+        pause.released.set()
+    found = await open_checkpoint(run.store)
+    records = await found.rollout("r0")
+    notes = [raw.parse().payload["state"] for name, raw in records.items() if name.kind == "agent"]
+    assert notes == ([] if delivered else [["a", "last"]])

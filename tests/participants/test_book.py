@@ -278,7 +278,6 @@ def test_a_commit_that_ends_after_its_round_changes_nothing() -> None:
     assert (made.phase, made.committed) == (Phase.IDLE, None)
 
 
-@pytest.mark.fault(52)
 def test_a_restart_in_the_scope_is_refused_and_named() -> None:
     """What cannot be captured must not be promised."""
     made = book(Phase.PREPARING)
