@@ -8,65 +8,31 @@ A model call is a `replay` step: repeated under the same call id it gives the ke
 A tool call is a `wait` step, and lasts until its boundary is made. A peer that is closed for a checkpoint is a signal
 to park and try again, never an error that the model sees.
 
-An agent that cannot say its state overrides `run_activation` and declares nothing: it is restart-only.
+The boundaries of a session are numbered through: those of its activations and, under its own `/run`, those of the
+episode around them. An agent that cannot say its state overrides `run_activation` instead, and is restart-only.
 """
 
-from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import anyio
 
-from store import Life
-
-from .data import CallId, Peer, Reply, Request
-from .episode import RUN_STEPS, Episode, EpisodeRunner, export_episode, import_episode
+from .activation import Activation, Final, Next, OutOfTime, Session, StepContext
+from .data import Peer, Reply, Request, digest_of, uncaptured
+from .episode import RUN_STEPS, Episode, EpisodeRunner, body_of_run, export_episode, import_episode, reply_of_run
 from .errors import Code, ParticipantError
 from .gate import Gate
 from .holder import Held, Holder
 from .wire import Modes
 
-RETRY_CLOSED_S = 0.05
+__all__ = ["SESSION_HEADER", "Activation", "Agent", "Final", "Next", "OutOfTime", "Session", "StepContext"]
 
-
-@dataclass(frozen=True, slots=True)
-class Next:
-    """A boundary: go on from this state."""
-
-    state: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Final:
-    """The end of an activation, with its Responses object."""
-
-    response: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Activation:
-    """One activation of a session, as of its last boundary. Immutable: each boundary makes a new one."""
-
-    state: Any
-    boundary: int = 0
-    active_s: float = 0.0
-    """Time spent so far, without what was parked or lost in a crash."""
-
-
-@dataclass(slots=True)
-class Session:
-    """What an agent holds of one life."""
-
-    session_id: str = ""
-    config: dict[str, Any] = field(default_factory=dict)
-    """From the opening call: tool accesses, the resources session, limits."""
-    activation: Activation | None = None
-    episode: Episode | None = None
-    """Of its own `/run`."""
-    running: bool = False
-    finished: anyio.Event = field(default_factory=anyio.Event)
+OPEN, CLOSE, ACTIVATE = "/v1/agent_sessions", "/v1/agent_sessions/close", "/v1/responses"
+SESSION_HEADER = "x-agent-session-id"
+"""Names the session of an activation that has no life."""
+Serve = Callable[[Held[Session], Request], Awaitable[Reply]]
 
 
 class Agent(Holder[Session]):
@@ -74,6 +40,12 @@ class Agent(Holder[Session]):
 
     kind = "agent"
     modes = Modes(checkpoint_mode="exported")
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """An agent that runs activations in its own way says nothing of their state: it is restart-only."""
+        super().__init_subclass__(**options)
+        if "run_activation" in vars(cls) and "modes" not in vars(cls):
+            cls.modes = Modes(checkpoint_mode="restart")
 
     def __init__(
         self,
@@ -89,40 +61,66 @@ class Agent(Holder[Session]):
         self.model = model
         self.resources = dict(resources)
         self.max_wall_s = max_wall_s
+        self._uncaptured: dict[str, Held[Session]] = {}
+        self._episodes = EpisodeRunner(
+            self.role, self.gate, self._own_activation, self.resources, RUN_STEPS, advance=_advance
+        )
 
-    @abstractmethod
+    # What an author writes
+
     async def start(self, held: Held[Session], body: Mapping[str, Any]) -> Any:
         """The first state of an activation, from its request body. Makes no call."""
+        raise NotImplementedError(f"{type(self).__name__} has no start")
 
-    @abstractmethod
-    async def step(self, context: "StepContext", state: Any) -> Next | Final:
+    async def step(self, context: StepContext, state: Any) -> Next | Final:
         """The next boundary, or the end. At most one call through the context."""
+        raise NotImplementedError(f"{type(self).__name__} has no step")
+
+    # Data calls
 
     async def handle(self, request: Request) -> Reply:
         """Serve one data call."""
-        life = _need_life(request)
+        if not isinstance(request.body, dict):
+            raise ParticipantError(Code.INVALID_REQUEST, f"the body of {request.route} is not a JSON object")
         match request.route:
             case "/v1/agent_sessions":
-                held = await self.enter(life, creates=True)
-                return await self._waited(held, request, self._open)
+                return await self._waited(await self._enter(request, creates=True), request, self._open)
             case "/v1/agent_sessions/close":
-                held = await self.enter(life)
-                return await self._waited(held, request, self._close)
+                return await self._waited(await self._enter(request), request, self._close)
             case "/v1/responses":
-                held = await self.enter(life)
+                held = await self._enter(request)
                 return await self.once(held, request, lambda: self._activate(held, request))
             case "/run":
-                held = await self.enter(life, creates=True)
-                return await self._run(held, request)
+                return await self._run(await self._enter(request, creates=True), request)
+            case "/acknowledge" if request.life is not None:
+                self.finish(request.life)
+                return Reply(200, {})
         raise ParticipantError(Code.INVALID_REQUEST, f"{self.role} has no route {request.route}")
 
-    async def _waited(self, held: Held[Session], request: Request, run: Any) -> Reply:
-        """A call that opens, closes or steps a session: the caller waits for it across a prepare."""
+    async def _enter(self, request: Request, *, creates: bool = False) -> Held[Session]:
+        """The life's state; for a client that sends none, that of its session, or one for this call alone."""
+        if request.life is not None:
+            return await self.enter(request.life, creates=creates)
+        session_id = request.headers.get(SESSION_HEADER) or request.body.get("agent_session_id", "")
+        found = self._uncaptured.get(session_id) if isinstance(session_id, str) else None
+        if found is not None:
+            return found
+        held = Held(uncaptured(), Session())
+        if request.route == OPEN and session_id:
+            self._uncaptured[_session_id(request)] = held
+        elif request.route == ACTIVATE and len(self.resources) == 1:
+            held.state.session_id = held.life.rollout_id
+            cookie = {"cookie": request.headers["cookie"]} if "cookie" in request.headers else {}
+            held.state.config = {"resources": {"role": next(iter(self.resources)), **cookie}}
+        return held
+
+    async def _waited(self, held: Held[Session], request: Request, serve: Serve) -> Reply:
+        """A call that opens or closes a session: the caller waits for it across a prepare."""
 
         async def counted() -> Reply:
             with self.working(held):
-                reply: Reply = run(held, request)
-            if request.route == "/v1/agent_sessions/close":
+                reply = await serve(held, request)
+            if request.route == CLOSE:
                 held.waited.clear()  # Nothing is between this life and anybody any more.
             elif request.call is not None:
                 held.count_wait(request.call.caller, _session_id(request))
@@ -130,7 +128,7 @@ class Agent(Holder[Session]):
 
         return await self.once(held, request, counted)
 
-    def _open(self, held: Held[Session], request: Request) -> Reply:
+    async def _open(self, held: Held[Session], request: Request) -> Reply:
         session_id = _session_id(request)
         if held.state.session_id not in ("", session_id):
             raise ParticipantError(Code.INVALID_REQUEST, f"{held.life} has session {held.state.session_id} open")
@@ -138,68 +136,95 @@ class Agent(Holder[Session]):
         held.state.config = dict(request.body)
         return Reply(200, {"agent_session_id": session_id})
 
-    def _close(self, held: Held[Session], request: Request) -> Reply:
-        held.state.activation = None
+    async def _close(self, held: Held[Session], request: Request) -> Reply:
+        session = held.state
+        if session.scope is not None:
+            session.scope.cancel()
+        async with session.lock:
+            session.activation = None
+        self._uncaptured.pop(session.session_id, None)
         return Reply(200, {"agent_session_id": _session_id(request), "agent_observations": []})
 
     async def _activate(self, held: Held[Session], request: Request) -> Reply:
         if not held.state.session_id:
             raise ParticipantError(Code.LOST_SESSION, f"{self.role} has no session of {held.life}")
         with self.working(held):
-            return Reply(200, await self.run_activation(held, request.body))
+            return Reply(200, await self._activated(held, request))
+
+    async def _activated(self, held: Held[Session], request: Request) -> dict[str, Any]:
+        """One activation at a time; from its last boundary where this very call began it before."""
+        session = held.state
+        async with session.lock:
+            try:
+                with anyio.CancelScope() as session.scope:
+                    if not _continues(session.activation, request):
+                        session.activation = _begin(session, request)
+                    return await self.run_activation(held, request.body)
+            finally:
+                session.scope = None
+        raise ParticipantError(Code.STALE_CALL, f"session {session.session_id} was closed meanwhile")
+
+    # Its own /run
 
     async def _run(self, held: Held[Session], request: Request) -> Reply:
-        """`POST /run` with a flat row: the agent owns the whole episode. A duplicate joins it or gets its result."""
+        """`POST /run`: the agent owns the whole episode. A duplicate joins it or gets its result."""
         session = held.state
+        asked = body_of_run(held.life, request.body)
         if session.episode is None:
             session.session_id = f"agent-{held.life.rollout_id}"
-            session.episode = Episode(row=dict(request.body))
-        if not session.running:
-            session.running = True
-            session.finished = anyio.Event()
+            session.episode = asked
+        session.episode.check_same(asked, held.life)
+        while session.episode.step != "done":
+            if session.running:
+                await session.finished.wait()
+                continue
+            session.running, session.finished = True, anyio.Event()
             try:
                 await self._run_episode(held, session.episode)
             finally:
                 session.running = False
                 session.finished.set()
-        while session.episode.step != "done":
-            await session.finished.wait()
-            if session.episode.step != "done" and not session.running:
-                return await self._run(held, request)  # Whoever ran it has left: go on with it.
-        await self.gate.wait_open()  # No result leaves while prepared.
-        if session.episode.failure is not None:
-            raise ParticipantError(Code.STEP_FAILED, str(session.episode.failure["message"]), session.episode.failure)
-        return Reply(200, session.episode.result)
+        with self.working(held):
+            await self.gate.wait_open()  # No result leaves while prepared.
+        return reply_of_run(held.life, session.episode)
 
     async def _run_episode(self, held: Held[Session], episode: Episode) -> None:
         def save(boundary: Episode) -> None:
             held.state.episode = boundary
 
-        own = _OwnActivation(self, held)
-        runner = EpisodeRunner(self.role, self.gate, own, self.resources, RUN_STEPS, parent="run")
         with self.working(held):
-            held.state.config = {"resources": runner.access_of(episode, held.life)}
-            await runner.run(held, episode, save)
+            held.state.config = {"resources": self._episodes.access_of(episode, held.life)}
+            await self._episodes.run(held, episode, save)
+
+    def _own_activation(self, held: Held[Session]) -> Peer:
+        return _OwnActivation(self, held)
+
+    # The steps of an activation
 
     async def run_activation(self, held: Held[Session], body: Mapping[str, Any]) -> dict[str, Any]:
-        """Run an activation from its last boundary, or from the start, to its end."""
-        if held.state.activation is None:
-            held.state.activation = Activation(await self.start(held, body))
+        """Run the session's activation from its last boundary to its end; gives the Responses object."""
+        assert held.state.activation is not None
+        activation = held.state.activation
+        if activation.state is None:
+            activation = held.state.activation = replace(activation, state=await self.start(held, body))
         while True:
             await self.gate.wait_open()
-            outcome = await self._one_step(held, held.state.activation)
+            outcome = await self._one_step(held, activation)
             if isinstance(outcome, Final):
+                held.state.activation = replace(activation, done=True)
                 return outcome.response
-            held.state.activation = outcome
+            activation = outcome
 
     async def _one_step(self, held: Held[Session], activation: Activation) -> "Activation | Final":
         began = self.gate.active_time()
         async with AsyncExitStack() as steps:
-            context = StepContext(self, held, activation, steps, self._time_left(activation))
+            peers = (self.model, self.resources)
+            context = StepContext(self.role, self.gate, peers, held, steps, self._time_left(activation))
             outcome = await self.step(context, activation.state)
-            spent = activation.active_s + self.gate.active_time() - began
+            context.complete()
             if isinstance(outcome, Final):
                 return outcome
+            spent = activation.active_s + self.gate.active_time() - began
             following = replace(activation, state=outcome.state, boundary=activation.boundary + 1, active_s=spent)
             held.state.activation = following  # Before the step ends, so that a prepare finds the boundary.
             return following
@@ -209,7 +234,12 @@ class Agent(Holder[Session]):
 
     # State
 
-    def new_state(self, life: Life) -> Session:
+    def restarts(self) -> list[Any]:
+        """Lives of an agent, or of a resources server under its own `/run`, that cannot be captured."""
+        every = self.modes.checkpoint_mode == "restart"
+        return [held.life for held in self._held.values() if every or _is_restart(held.state.episode)]
+
+    def new_state(self, life: Any) -> Session:
         """No session yet."""
         return Session()
 
@@ -220,8 +250,7 @@ class Agent(Holder[Session]):
             "session_id": session.session_id,
             "config": session.config,
             "episode": export_episode(session.episode),
-            "activation": activation
-            and {"state": activation.state, "boundary": activation.boundary, "active_s": activation.active_s},
+            "activation": activation and {name: getattr(activation, name) for name in Activation.__slots__},
         }
 
     def import_state(self, payload: Any) -> Session:
@@ -230,81 +259,9 @@ class Agent(Holder[Session]):
         return Session(
             payload["session_id"],
             payload["config"],
-            activation and Activation(activation["state"], activation["boundary"], activation["active_s"]),
+            activation and Activation(**activation),
             import_episode(payload["episode"]),
         )
-
-
-class StepContext:
-    """What a step may do: one call, of the model or of a tool."""
-
-    def __init__(
-        self,
-        agent: Agent,
-        held: Held[Session],
-        activation: Activation,
-        steps: AsyncExitStack,
-        time_left_s: float | None,
-    ) -> None:
-        """Made by the agent for each step."""
-        self._agent = agent
-        self._held = held
-        self._activation = activation
-        self._steps = steps
-        self._calls = 0
-        self.time_left_s = time_left_s
-        """Active time left of the limit at the beginning of the step; None without a limit."""
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """What the session was opened with."""
-        return self._held.state.config
-
-    @property
-    def life(self) -> Life:
-        """Whose step it is."""
-        return self._held.life
-
-    async def model(self, route: str, body: Mapping[str, Any]) -> Reply:
-        """Call the model, `/v1/responses` or `/v1/chat/completions`; a replay step."""
-        call = self._next_call()
-        await self._steps.enter_async_context(self._agent.gate.step(self.life, "model call", "replay"))
-        return await self._send(self._agent.model, route, dict(body), call)
-
-    async def tool(self, name: str, arguments: Mapping[str, Any]) -> Reply:
-        """Call a tool of the session's resources server; a wait step that lasts until the boundary is made."""
-        call = self._next_call()
-        access = self.config.get("resources", {})
-        peer = self._agent.resources.get(str(access.get("role")))
-        if peer is None:
-            raise ParticipantError(Code.INVALID_REQUEST, f"the session has no tools: {access}")
-        gate = self._agent.gate
-        await self._steps.enter_async_context(
-            gate.step(self.life, f"tool:{name}", "wait", reason=f"tool call {name} at {peer.role}")
-        )
-        session = str(access.get("session_id", ""))
-        reply = await self._send(peer, f"/{name}", dict(arguments), call, {"x-resources-session-id": session})
-        self._held.count_wait(peer.role, session)
-        return reply
-
-    def _next_call(self) -> CallId:
-        if self._calls:
-            raise ParticipantError(Code.INTERNAL, "a step makes one call at most: return a boundary in between")
-        self._calls += 1
-        return CallId(self._agent.role, self._activation.boundary, 0)
-
-    async def _send(
-        self, peer: Peer, route: str, body: dict[str, Any], call: CallId, headers: Mapping[str, str] | None = None
-    ) -> Reply:
-        request = Request(route=route, body=body, life=self.life, call=call, headers=headers or {})
-        while True:
-            try:
-                return await peer.call(request)
-            except ParticipantError as error:
-                if error.code is not Code.ADMISSION_CLOSED:
-                    raise
-            await self._agent.gate.wait_open()
-            await anyio.sleep(RETRY_CLOSED_S)
 
 
 class _OwnActivation:
@@ -316,17 +273,34 @@ class _OwnActivation:
         self._held = held
 
     async def call(self, request: Request) -> Reply:
-        return Reply(200, await self._agent.run_activation(self._held, request.body))
+        return Reply(200, await self._agent._activated(self._held, request))
 
 
-def _need_life(request: Request) -> Life:
-    if request.life is None:
-        raise ParticipantError(Code.INVALID_REQUEST, f"{request.route} needs a life: send x-midflight-life")
-    return request.life
+def _begin(session: Session, request: Request) -> Activation:
+    boundary = session.episode.boundary if session.episode else session.next_boundary
+    call = str(request.call) if request.call else ""
+    return Activation(None, boundary, call=call, request=digest_of(request.route, request.body))
+
+
+def _continues(activation: Activation | None, request: Request) -> bool:
+    """Whether a call is the one that an activation answers; without an id, whether it asks the same before the end."""
+    if activation is None:
+        return False
+    if request.call is not None:
+        return activation.call == str(request.call)
+    return not activation.done and activation.request == digest_of(request.route, request.body)
+
+
+def _advance(held: Held[Session], episode: Episode) -> int:
+    return max(episode.boundary + 1, held.state.next_boundary)
+
+
+def _is_restart(episode: Episode | None) -> bool:
+    return episode is not None and episode.restart_only
 
 
 def _session_id(request: Request) -> str:
-    session_id = request.body.get("agent_session_id") if isinstance(request.body, dict) else None
+    session_id = request.body.get("agent_session_id")
     if not isinstance(session_id, str) or not session_id:
         raise ParticipantError(Code.INVALID_REQUEST, "the body has no agent_session_id")
     return session_id

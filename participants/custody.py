@@ -160,10 +160,13 @@ class SessionHolder(Holder[Sessions]):
     async def retire(self, lives: Sequence[Life], timeout_s: float) -> list[Life]:
         """As every holder does; also frees what sessions held outside of this process."""
         left = await super().retire(lives, timeout_s)
-        for rollout_id in [life.rollout_id for life in lives if life.rollout_id not in self._brought]:
-            self._free_all(self._imported.pop(rollout_id, Sessions()))
         await self._close_freed()
         return left
+
+    def _drop_brought(self, life: Life) -> None:
+        super()._drop_brought(life)
+        if life.rollout_id not in self._brought:
+            self._free_all(self._imported.pop(life.rollout_id, Sessions()))
 
     # A checkpoint
 

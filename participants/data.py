@@ -10,6 +10,7 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
+from uuid import uuid4
 
 import orjson
 
@@ -95,6 +96,20 @@ class Peer(Protocol):
 
     async def call(self, request: Request) -> Reply:
         """Make one call. A ParticipantError of the other side is raised again here."""
+
+
+class Uncaptured(Life):
+    """Stands for the life of work that no client gave one; it never goes on the wire."""
+
+
+def uncaptured() -> Uncaptured:
+    """A new one."""
+    return Uncaptured(f"uncaptured.{uuid4().hex}.x", 0, 0, 0)
+
+
+def on_the_wire(life: Life) -> Life | None:
+    """The life that calls carry: none for work without one."""
+    return None if isinstance(life, Uncaptured) else life
 
 
 def digest_of(route: str, body: Any) -> str:

@@ -10,9 +10,10 @@ text, anything else as JSON, streams as server-sent events, chunk by chunk.
 
 import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import anyio
 import anyio.to_thread
 import orjson
 from starlette.applications import Starlette
@@ -20,6 +21,7 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from store import InvalidName, Life
 
@@ -30,6 +32,8 @@ from .peer import ERROR_HEADER, EVENT_STREAM, Handler
 MAX_BODY_BYTES = 256 * 2**20
 PARSE_IN_THREAD_BYTES = 256 * 2**10
 """Larger bodies are parsed in a worker thread."""
+CLOSE_TIMEOUT_S = 10.0
+"""For ending the source of a stream."""
 HEALTH_ROUTES = ("/", "/health", "/healthz", "/livez", "/readyz")
 
 _PREFIX = re.compile(r"/rollouts/([^/]+)/(\d+)\.(\d+)\.(\d+)(/.*)")
@@ -123,17 +127,24 @@ def _error(error: ParticipantError) -> Reply:
 def _respond(reply: Reply) -> Response:
     headers = {name: value for name, value in reply.headers.items() if name.lower() not in _NOT_SENT}
     if reply.stream is not None:
-        return StreamingResponse(_closing(reply.stream), reply.status, headers, media_type=EVENT_STREAM)
+        return _Streaming(reply.stream, reply.status, headers, media_type=EVENT_STREAM)
     if isinstance(reply.body, str):
         return Response(reply.body, reply.status, headers, media_type="text/plain")
     return Response(orjson.dumps(reply.body), reply.status, headers, media_type="application/json")
 
 
-async def _closing(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Close the source too when the client has gone."""
-    try:
-        async for chunk in stream:
-            yield chunk
-    finally:
-        if isinstance(stream, AsyncGenerator):
-            await stream.aclose()
+class _Streaming(StreamingResponse):
+    """Closes the source when it is over, and also when the client has gone, before the first chunk or later."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            close = getattr(self._source, "aclose", None)
+            if close is not None:
+                with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
+                    await close()
+
+    def __init__(self, source: AsyncIterator[bytes], *options: Any, **more: Any) -> None:
+        self._source = source
+        super().__init__(source, *options, **more)

@@ -8,7 +8,6 @@ episode that fails ends with a typed failure, never with a reward of 0; one whos
 with nothing.
 """
 
-from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,8 +18,17 @@ from anyio.abc import TaskGroup
 
 from store import Life
 
-from .data import Peer, Reply, Request
-from .episode import EPISODE_STEPS, Episode, EpisodeRunner, export_episode, import_episode
+from .data import Peer, Reply, Request, uncaptured
+from .episode import (
+    EPISODE_STEPS,
+    Episode,
+    EpisodeRunner,
+    body_of_run,
+    export_episode,
+    failed_outside,
+    import_episode,
+    reply_of_run,
+)
 from .errors import Code, ParticipantError
 from .gate import Gate
 from .holder import Held, Holder
@@ -60,12 +68,15 @@ class EnvironmentServer(Holder[_State]):
         max_wall_s: float = 0.0,
         gate: Gate | None = None,
     ) -> None:
-        """`resources` maps a role to its peer; a row names one by `resources` or there is only one."""
+        """`resources` maps a role to its peer; a row names one by `resources`, its task set, or there is only one."""
         super().__init__(name, gate=gate)
-        self._runner = EpisodeRunner(self.role, self.gate, agent, resources, EPISODE_STEPS, max_wall_s=max_wall_s)
+        self._runner = EpisodeRunner(
+            self.role, self.gate, lambda held: agent, resources, EPISODE_STEPS, max_wall_s=max_wall_s
+        )
         self._group: TaskGroup | None = None
         self._results: dict[Life, Result] = {}
-        self._fresh: deque[Life] = deque()
+        self._fresh: dict[Life, None] = {}
+        """Results that no reader has had yet, in order."""
         self._news = anyio.Event()
 
     @asynccontextmanager
@@ -73,18 +84,26 @@ class EnvironmentServer(Holder[_State]):
         """Own the episodes' tasks while the context is open."""
         async with anyio.create_task_group() as group:
             self._group = group
-            yield self
-            group.cancel_scope.cancel()
+            try:
+                yield self
+            finally:
+                self._group = None
+                group.cancel_scope.cancel()
 
     # What a controller does
 
     async def dispatch(self, life: Life, row: Mapping[str, Any]) -> None:
         """Start, or continue after a restore, the episode of a life; a repeat joins the running one."""
-        held = await self.enter(life, creates=True)
+        asked = body_of_run(life, row)
+        await self._start(await self.enter(life, creates=True), asked)
+
+    async def _start(self, held: Held[_State], asked: Episode) -> None:
         state = held.state
+        if self._group is None:
+            raise RuntimeError("the environment server is used outside its run()")
         if state.episode is None:
-            state.episode = Episode(row=row)
-        if not state.running and self._group is not None:
+            state.episode = asked
+        if not state.running:
             state.running = True
             self._group.start_soon(self._run_episode, held, state.episode)
 
@@ -93,29 +112,42 @@ class EnvironmentServer(Holder[_State]):
         while True:
             await self.gate.wait_open()
             if self._fresh:
-                result = self._results.get(self._fresh.popleft())
-                if result is not None:
-                    yield result
+                life = next(iter(self._fresh))
+                del self._fresh[life]
+                yield self._results[life]
                 continue
             self._news = anyio.Event()
             await self._news.wait()
 
     def acknowledge(self, life: Life) -> None:
         """The controller has the result for good: forget the episode."""
-        self._results.pop(life, None)
         self.finish(life)
 
     async def handle(self, request: Request) -> Reply:
         """`POST /run`: run one episode to its end; a duplicate joins it or gets the same result."""
-        if request.route != "/run" or request.life is None or not isinstance(request.body, dict):
-            raise ParticipantError(Code.INVALID_REQUEST, f"{self.role} serves POST /run with a life and a row")
-        await self.dispatch(request.life, request.body)
-        held = await self.enter(request.life)
+        if request.route == "/acknowledge" and request.life is not None:
+            self.acknowledge(request.life)
+            return Reply(200, {})
+        if request.route != "/run" or not isinstance(request.body, dict):
+            raise ParticipantError(Code.INVALID_REQUEST, f"{self.role} serves POST /run with a JSON object")
+        if request.life is None:
+            return await self._run_uncaptured(request)
+        asked = body_of_run(request.life, request.body)
+        held = await self.enter(request.life, creates=True)
+        if held.state.episode is not None:
+            held.state.episode.check_same(asked, request.life)
+        await self._start(held, asked)
         with self.working(held):
             await held.state.finished.wait()
             await self.gate.wait_open()
-        result = self._results[request.life]
-        return Reply(200, dict(result.row or {"failure": result.failure}))
+        assert held.state.episode is not None
+        return reply_of_run(request.life, held.state.episode)
+
+    async def _run_uncaptured(self, request: Request) -> Reply:
+        """An episode for a client that gives it no life: nothing of it is kept."""
+        held = Held(uncaptured(), _State())
+        episode = await self._runner.run(held, body_of_run(held.life, request.body), lambda boundary: None)
+        return reply_of_run(held.life, episode)
 
     # The episode
 
@@ -125,16 +157,18 @@ class EnvironmentServer(Holder[_State]):
 
         try:
             with self.working(held):
-                episode = await self._runner.run(held, episode, save)
-        except ParticipantError:
-            return  # Retired or superseded: whoever did that has said what becomes of it.
+                await self._runner.run(held, episode, save)
+        except ParticipantError as error:
+            if held.stopped:
+                return  # Retired or superseded: whoever did that has said what becomes of it.
+            save(failed_outside(held.state.episode or episode, error))
         if not held.stopped:
-            self._publish(held.life, episode)
+            self._publish(held.life, held.state.episode or episode)
             held.state.finished.set()
 
     def _publish(self, life: Life, episode: Episode) -> None:
         self._results[life] = Result(life=life, row=episode.result, failure=episode.failure, active_s=episode.active_s)
-        self._fresh.append(life)
+        self._fresh[life] = None
         self._news.set()
 
     # State
@@ -150,10 +184,12 @@ class EnvironmentServer(Holder[_State]):
     def free_state(self, held: Held[_State]) -> None:
         """Drop its result, if any."""
         self._results.pop(held.life, None)
+        self._fresh.pop(held.life, None)
 
     def export_state(self, held: Held[_State]) -> Any:
         """The episode at its last boundary."""
-        return export_episode(held.state.episode)
+        episode = held.state.episode
+        return export_episode(episode and self._runner.as_of_now(held.life, episode))
 
     def import_state(self, payload: Any) -> _State:
         """The episode again."""

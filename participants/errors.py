@@ -45,6 +45,7 @@ class Code(StrEnum):
     ADMISSION_CLOSED = "admission_closed"
     STORE_FAILED = "store_failed"
     STEP_FAILED = "step_failed"
+    MODEL_FAILED = "model_failed"
     INTERNAL = "internal"
     DEADLINE_EXCEEDED = "deadline_exceeded"
 
@@ -68,6 +69,7 @@ STATUS: Mapping[Code, int] = {
     Code.ADMISSION_CLOSED: 503,
     Code.STORE_FAILED: 502,
     Code.STEP_FAILED: 502,
+    Code.MODEL_FAILED: 502,
     Code.INTERNAL: 500,
     Code.DEADLINE_EXCEEDED: 504,
 }
@@ -95,6 +97,7 @@ HINT: Mapping[Code, str] = {
     Code.ADMISSION_CLOSED: "A checkpoint is being taken; repeat the same call after Retry-After",
     Code.STORE_FAILED: "The store could not be used; earlier checkpoints are intact",
     Code.STEP_FAILED: "The episode is over without a result; its details say which step failed, and why",
+    Code.MODEL_FAILED: "Look at the inference backend; its answer, if it gave one, is in the details",
     Code.INTERNAL: "This is a defect of the server or of a hook; its log has the traceback",
     Code.DEADLINE_EXCEEDED: "Repeat with more time",
 }

@@ -214,7 +214,14 @@ class Holder(ABC, Generic[State]):
         held = self._held.get(life.rollout_id)
         if held is not None and held.life == life:
             self._release(held)
+        self._drop_brought(life)
         self.fences.fence(life)
+
+    def _drop_brought(self, life: Life) -> None:
+        """What a restore has brought ends with the life that continues it, though that never came here for it."""
+        record = self._brought.get(life.rollout_id)
+        if record is not None and position(record.life) <= position(life):
+            del self._brought[life.rollout_id]
 
     async def stop(self, life: Life) -> None:
         """Cancel a life's work, wait until it has stopped, free its state."""
@@ -249,9 +256,7 @@ class Holder(ABC, Generic[State]):
         """Fence and stop these lives, free their state; those that did not stop in time stay fenced."""
         for life in lives:
             self.fences.fence(life)
-            record = self._brought.get(life.rollout_id)
-            if record is not None and record.life == life:
-                del self._brought[life.rollout_id]
+            self._drop_brought(life)
         left = set(lives)
 
         async def stop(life: Life) -> None:

@@ -46,8 +46,16 @@ class Replies:
             raise ParticipantError(Code.STALE_CALL, f"call {call} is below boundary {boundary}")
         if call.boundary > boundary:
             kept = {}
+            self._drop_inside(call)
         self._callers[call.caller, call.parent] = (call.boundary, kept)
         return kept.get(call.k)
+
+    def _drop_inside(self, call: CallId) -> None:
+        """Its caller has moved on: what others called inside its earlier calls is not needed any more."""
+        for key in [key for key in self._callers if key[1]]:
+            outer = CallId.parse(key[1])
+            if (outer.caller, outer.parent) == (call.caller, call.parent) and outer.boundary < call.boundary:
+                del self._callers[key]
 
     def begin(self, call: CallId, digest: str) -> Kept:
         """Note that a call is in flight."""
@@ -64,11 +72,6 @@ class Replies:
             if items.get(call.k) is kept:
                 del items[call.k]
         kept.done.set()
-
-    def drop_parent(self, parent: CallId) -> None:
-        """A call has ended and its reply is kept: what was called inside it is not needed any more."""
-        for key in [key for key in self._callers if key[1] == str(parent)]:
-            del self._callers[key]
 
     def export(self) -> list[dict[str, Any]]:
         """JSON of the finished ones."""

@@ -5,9 +5,9 @@ httpx does not (bench/README).
 """
 
 import json
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import Any, Protocol, Self
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
+from typing import Any, Protocol, Self, runtime_checkable
 
 import aiohttp
 import anyio
@@ -25,12 +25,20 @@ class Upstream(Protocol):
     """An inference backend."""
 
     async def complete(self, route: str, body: Mapping[str, Any], life: Life | None = None) -> Reply:
-        """One whole generation, not streamed. Raises `deadline_exceeded` where the backend does not come back."""
+        """One whole generation, not streamed. Raises `model_failed` where the backend does not come back."""
 
     def stream(
         self, route: str, body: Mapping[str, Any], life: Life | None = None
     ) -> AbstractAsyncContextManager["Chunks"]:
         """One streamed generation."""
+
+
+@runtime_checkable
+class ListsModels(Protocol):
+    """A backend that also says what it serves."""
+
+    async def models(self) -> Reply:
+        """As `GET /v1/models`."""
 
 
 class Chunks(Protocol):
@@ -42,7 +50,10 @@ class Chunks(Protocol):
         """Itself."""
 
     async def __anext__(self) -> bytes:
-        """The next bytes."""
+        """The next bytes. Raises `model_failed` where the stream breaks off."""
+
+    def close(self) -> None:
+        """End the generation now; nothing more comes."""
 
 
 class _Unreachable(Exception):
@@ -87,7 +98,7 @@ class OpenAIEndpoint:
         try:
             return await tries(self._once, route, body, life)
         except _Unreachable as error:
-            raise ParticipantError(Code.DEADLINE_EXCEEDED, f"{self._base} did not answer: {error}") from error
+            raise ParticipantError(Code.MODEL_FAILED, f"{self._base} did not answer: {error}") from error
 
     async def _once(self, route: str, body: Mapping[str, Any], life: Life | None) -> Reply:
         try:
@@ -102,13 +113,14 @@ class OpenAIEndpoint:
     def stream(
         self, route: str, body: Mapping[str, Any], life: Life | None = None
     ) -> AbstractAsyncContextManager[Chunks]:
-        """One streamed generation; not retried once it has begun."""
+        """One streamed generation; not retried."""
         return _Stream(self._open().post(self._base + route, json=dict(body), headers=_identity(life)))
 
     async def models(self) -> Reply:
         """What the endpoint serves."""
-        async with self._open().get(f"{self._base}/v1/models") as response:
-            return Reply(response.status, _parse(await response.text()))
+        with _translating():
+            async with self._open().get(f"{self._base}/v1/models") as response:
+                return Reply(response.status, _parse(await response.text()))
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -124,12 +136,10 @@ class _Stream:
         self.status = 0
 
     async def __aenter__(self) -> "_Stream":
-        try:
-            response = await self._request.__aenter__()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ParticipantError(Code.DEADLINE_EXCEEDED, f"the backend did not answer: {error!r}") from error
-        self.status = response.status
-        self._chunks = response.content.iter_any().__aiter__()
+        with _translating():
+            self._response: aiohttp.ClientResponse = await self._request.__aenter__()
+        self.status = self._response.status
+        self._chunks = self._response.content.iter_any().__aiter__()
         return self
 
     async def __aexit__(self, *exc: Any) -> None:
@@ -139,8 +149,22 @@ class _Stream:
         return self
 
     async def __anext__(self) -> bytes:
-        chunk: bytes = await self._chunks.__anext__()
-        return chunk
+        with _translating():
+            chunk: bytes = await self._chunks.__anext__()
+            return chunk
+
+    def close(self) -> None:
+        """Closes the connection, so that the backend stops generating."""
+        self._response.close()
+
+
+@contextmanager
+def _translating() -> Iterator[None]:
+    """The one seam where the client's errors become ours."""
+    try:
+        yield
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise ParticipantError(Code.MODEL_FAILED, f"the backend did not answer, or broke off: {error!r}") from error
 
 
 def _identity(life: Life | None) -> dict[str, str]:

@@ -48,15 +48,23 @@ def test_a_call_below_the_boundary_last_named_is_stale() -> None:
     assert kept(replies) == ["agent.main:3.0"]
 
 
-def test_callers_and_parents_have_boundaries_of_their_own() -> None:
-    """One caller's progress drops nothing of another one, nor of calls made inside a call."""
+def test_callers_have_boundaries_of_their_own() -> None:
+    """One caller's progress drops nothing of another one."""
     replies = Replies()
-    inner = call(0, 0, "resources.main", str(call(1)))
-    keep(replies, call(1), call(7, 0, "environment.main"), inner)
+    keep(replies, call(1), call(7, 0, "environment.main"))
     replies.find(call(2))
-    assert kept(replies) == ["environment.main:7.0", str(inner)]
-    replies.drop_parent(call(1))
     assert kept(replies) == ["environment.main:7.0"]
+
+
+def test_what_was_called_inside_a_call_is_kept_until_its_caller_moves_on() -> None:
+    """A repeat of the outer call finds its inner ones; once the outer caller is past it they are gone."""
+    replies = Replies()
+    inner, other = call(0, 0, "resources.main", str(call(1))), call(0, 0, "resources.main", str(call(3)))
+    keep(replies, call(1), inner, other)
+    replies.find(call(1))
+    assert kept(replies) == ["agent.main:1.0", str(inner), str(other)]
+    replies.find(call(2))
+    assert kept(replies) == [str(other)]
 
 
 def test_an_export_has_the_finished_ones_and_loads_again() -> None:

@@ -93,7 +93,7 @@ async def test_failures_go_beside_the_output_and_are_tried_a_bounded_number_of_t
     failures = [json.loads(line) for line in (tmp_path / "out_failures.jsonl").read_text().splitlines()]
     assert len(failures) == 6
     first = failures[0]
-    assert (first["_ng_failure_class"], first["_ng_failure_stage"]) == ("step_failed", "activate")
+    assert (first["_ng_failure_class"], first["_ng_failure_stage"]) == ("step_failed", "agent")
     assert "the model is down" in first["_ng_failure_message"]
     assert {failure["_ng_attempt_index"] for failure in failures} == {0, 1}
     working = OneTool()

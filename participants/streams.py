@@ -1,0 +1,126 @@
+"""Streamed generations: chunk by chunk to the client while admission is open, read on and held while it is closed.
+
+A stream is whole once the backend has ended it; then it is a reply like any other, kept or held, and what the client
+has not had of it is delivered after resume. There is no task: the reader's own turns move it, so a slow reader slows
+the backend. Ending a life closes its streams at once, and a reader's next turn is refused.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+from .data import Reply
+from .errors import Code, ParticipantError
+from .holder import Held
+
+if TYPE_CHECKING:
+    from .model import ModelServer
+    from .upstream import Chunks
+
+EVENT_STREAM = "text/event-stream"
+
+
+Over = Callable[[bool], None]
+"""Told at the end whether the client has had all of it."""
+
+
+def _nothing(reply: Reply) -> Over | None:
+    """Set by the owner."""
+    return None
+
+
+class PassingStream:
+    """One generation on its way through; `aclose` it, read to its end or not."""
+
+    def __init__(self, server: "ModelServer", held: Held[Any], chunks: "Chunks") -> None:
+        """`held` is whose it is."""
+        self._server = server
+        self._held = held
+        self._chunks = chunks
+        self._pending: list[bytes] = []
+        self._all: list[bytes] = []
+        self._whole: Reply | None = None
+        self._aborted = False
+        self._over: Over | None = None
+        self.on_end: Callable[[Reply], Over | None] = _nothing
+        """Called once the backend has ended it, with all of it."""
+        self.resources = AsyncExitStack()
+        """Closed with it."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while self._whole is None:
+            await self._read()
+            if self._pending and not self._server.gate.closed:
+                return self._take()
+        if self._pending:
+            with self._working():
+                await self._server.gate.wait_open()
+            return self._take()
+        await self._close(delivered=True)
+        raise StopAsyncIteration
+
+    async def _read(self) -> None:
+        with self._working():
+            try:
+                chunk = await anext(self._chunks)
+            except StopAsyncIteration:
+                self._end()
+                return
+        self._pending.append(chunk)
+        self._all.append(chunk)
+
+    def _end(self) -> None:
+        text = b"".join(self._all).decode(errors="replace")
+        self._whole = Reply(200, text, {"content-type": EVENT_STREAM})
+        self._all.clear()
+        self._over = self.on_end(self._whole)
+
+    def _take(self) -> bytes:
+        taken = b"".join(self._pending)
+        self._pending.clear()
+        return taken
+
+    def _working(self) -> Any:
+        if self._aborted:
+            raise ParticipantError(Code.STALE_LIFE, f"{self._held.life} was stopped")
+        return self._server.working(self._held)
+
+    def abort(self) -> None:
+        """Its life is over: the backend stops, and the reader is refused."""
+        self._aborted = True
+        self._chunks.close()
+
+    async def aclose(self) -> None:
+        """End it, wherever it stands."""
+        await self._close(delivered=False)
+
+    async def _close(self, *, delivered: bool) -> None:
+        over, self._over = self._over, None
+        if over is not None:
+            over(delivered)
+        await self.resources.aclose()
+
+
+class _Replay:
+    """A kept stream, once more and whole."""
+
+    def __init__(self, text: str) -> None:
+        self._left = [text.encode()] if text else []
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if not self._left:
+            raise StopAsyncIteration
+        return self._left.pop()
+
+
+def replayed(reply: Reply) -> Reply:
+    """A kept reply, as the stream that it was."""
+    if reply.headers.get("content-type") != EVENT_STREAM:
+        return reply
+    return Reply(reply.status, None, reply.headers, _Replay(reply.body))
