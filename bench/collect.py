@@ -4,7 +4,9 @@
 
 Rate: the same episodes with checkpoints off, on (every `--interval` seconds) and every second, interleaved. The backend
 answers at once, so that the machine and not the model is the limit: with a model that takes its time the overhead is
-smaller. `hold_ms` is for how long a checkpoint kept episodes waiting, from all checkpoints taken every second.
+smaller. The overhead is that in processor time of the collecting process, which other processes of the machine disturb
+least; the rates are by the wall clock. `hold_ms` is for how long a checkpoint kept episodes waiting, from all
+checkpoints taken every second.
 
 Redone: tokens and calls that were generated again after kills at random times, with a checkpoint every second, and with
 the same kills where only finished rows are kept (`bench.kills`).
@@ -36,6 +38,8 @@ MODES = ("off", "on", "every_second")
 class Rates:
     """Episodes per second, run by run, of each mode; and the seconds that checkpoints held work."""
 
+    cpu_ms: dict[str, list[float]] = field(default_factory=lambda: {mode: [] for mode in MODES})
+    """Processor time of the collecting process for one episode."""
     runs: dict[str, list[float]] = field(default_factory=lambda: {mode: [] for mode in MODES})
     held_s: list[float] = field(default_factory=list)
     checkpoints: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MODES, 0))
@@ -45,9 +49,9 @@ class Rates:
         return statistics.median(self.runs[mode])
 
     def overhead_percent(self, mode: str) -> float:
-        """By how much longer an episode takes, median over the pairs of neighbouring runs."""
-        pairs = zip(self.runs["off"], self.runs[mode], strict=True)
-        return statistics.median(100.0 * (off / on - 1.0) for off, on in pairs)
+        """How much more processor time an episode takes, median over the pairs of neighbouring runs."""
+        pairs = zip(self.cpu_ms["off"], self.cpu_ms[mode], strict=True)
+        return statistics.median(100.0 * (on / off - 1.0) for off, on in pairs)
 
     def hold_ms(self) -> dict[str, float]:
         """p50 and p99."""
@@ -73,12 +77,12 @@ def _config(folder: Path, served: Endpoint, parsed: argparse.Namespace, mode: st
 
 
 def _run(config: Config, mode: str, rollouts: int, rates: Rates) -> None:
-    began = 0.0
+    began = cpu = 0.0
 
     def emit(name: str, facts: dict[str, Any]) -> None:
-        nonlocal began
+        nonlocal began, cpu
         if name == "started":
-            began = time.perf_counter()
+            began, cpu = time.perf_counter(), time.process_time()
         elif name == "checkpoint":
             rates.checkpoints[mode] += 1
             if mode == "every_second":
@@ -88,6 +92,7 @@ def _run(config: Config, mode: str, rollouts: int, rates: Rates) -> None:
     if (summary.exit_code, summary.rows) != (0, rollouts):
         raise RuntimeError(f"the run came to {summary}")
     rates.runs[mode].append(rollouts / (time.perf_counter() - began))
+    rates.cpu_ms[mode].append((time.process_time() - cpu) / rollouts * 1e3)
 
 
 def measure_rates(folder: Path, parsed: argparse.Namespace) -> Rates:
@@ -105,10 +110,11 @@ def measure_rates(folder: Path, parsed: argparse.Namespace) -> Rates:
 
 def print_tables(rates: Rates, load: kills.Load, redone: kills.Redone, rows_only: kills.Redone) -> None:
     """For people."""
-    print(f"{'mode':<14}{'episodes/s':>11}{'min':>8}{'max':>8}{'overhead':>10}{'checkpoints':>13}")
+    print(f"{'mode':<14}{'episodes/s':>11}{'min':>8}{'max':>8}{'cpu ms':>8}{'overhead':>10}{'checkpoints':>13}")
     for mode, runs in rates.runs.items():
         overhead = f"{rates.overhead_percent(mode):.1f} %" if mode != "off" else "-"
-        numbers = f"{rates.median(mode):>11.1f}{min(runs):>8.1f}{max(runs):>8.1f}{overhead:>10}"
+        cpu = statistics.median(rates.cpu_ms[mode])
+        numbers = f"{rates.median(mode):>11.1f}{min(runs):>8.1f}{max(runs):>8.1f}{cpu:>8.2f}{overhead:>10}"
         print(f"{mode:<14}{numbers}{rates.checkpoints[mode]:>13}")
     print(f"hold: {rates.hold_ms()} ms over {len(rates.held_s)} checkpoints")
     of = f"{load.rollouts} rollouts of {load.turns + 1} calls, a checkpoint every {load.interval_s:g} s"
@@ -120,16 +126,17 @@ def print_tables(rates: Rates, load: kills.Load, redone: kills.Redone, rows_only
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.collect", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--rollouts", type=int, default=2_000)
-    parser.add_argument("--concurrency", type=int, default=256)
+    parser.add_argument("--rollouts", type=int, default=1_000)
+    parser.add_argument("--concurrency", type=int, default=64)
     parser.add_argument("--turns", type=int, default=3, help="tool calls of an episode")
     parser.add_argument("--interval", type=float, default=5.0, help="seconds between checkpoints where they are on")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--kills", type=int, default=4)
+    parser.add_argument("--kill-rollouts", type=int, default=192, help="of the run that is killed")
     parser.add_argument("--seed", type=int, default=1, help="of the kills")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parsed = parser.parse_args(arguments)
-    load = kills.Load(kills=parsed.kills, seed=parsed.seed)
+    load = kills.Load(kills=parsed.kills, seed=parsed.seed, rollouts=parsed.kill_rollouts)
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd()) as name:
         folder = Path(name)
         rates = measure_rates(folder, parsed)

@@ -287,3 +287,23 @@ async def test_a_spent_limit_ends_its_block_at_the_first_await() -> None:
         async with gate.time_limit(0, "the episode"):
             await anyio.sleep_forever()
     assert caught.value.code is Code.DEADLINE_EXCEEDED
+
+
+async def test_a_step_of_a_life_that_did_not_stop_is_waited_for_no_more() -> None:
+    """Once it is forgotten a prepare is quiet without it, and its late end changes nothing."""
+    gate, pause = Gate(clock=anyio.current_time), Pause()
+
+    async def stubborn() -> None:
+        async with gate.step(LIFE, "tool", "wait"):
+            await pause()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(stubborn)
+        await settle()
+        assert gate.in_flight(10)[1] == 1
+        gate.forget(OTHER)
+        assert gate.in_flight(10)[1] == 1
+        gate.forget(LIFE)
+        await gate.wait_quiet()
+        pause.released.set()
+    assert gate.in_flight(10) == ([], 0)

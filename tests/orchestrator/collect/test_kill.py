@@ -29,7 +29,7 @@ LIVES_S, LIVES_ON_S3_S = (0.3, 2.4), (1.0, 5.0)
 """How long a start may live: from before its claim to about its end."""
 ROWS, CONCURRENCY = 12, 5
 LATENCY = ("--latency-s", "0.12")
-REPLAY = f"{SEED_VARIABLE}={{seed}} python -m pytest -m '{{tier}}' {{file}} -k {{name}}"
+REPLAY = f"{SEED_VARIABLE}={{seed}} python -m pytest -m {{tier}} '{{test}}'"
 
 
 def seeds(count: int) -> list[int]:
@@ -145,7 +145,7 @@ def fetch(server: S3Server, key: str, path: Path) -> Path:
 
 def replay(seed: int, tier: str, request: pytest.FixtureRequest) -> str:
     """The command that runs one seed again."""
-    return REPLAY.format(seed=seed, tier=tier, file=request.path.name, name=request.node.originalname)
+    return REPLAY.format(seed=seed, tier=tier, test=request.node.nodeid)
 
 
 @pytest.mark.process
