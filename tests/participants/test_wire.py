@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -27,6 +27,7 @@ def test_a_message_is_read_from_its_written_forms() -> None:
 
 
 @given(st.lists(st.builds(Life, st.from_regex(r"[a-z][a-z0-9]{0,5}", fullmatch=True), *[st.integers(0, 9)] * 3)))
+@settings(max_examples=30, deadline=None)
 def test_a_message_survives_the_wire(lives: list[Life]) -> None:
     """What is sent is what arrives."""
     ref = Ref(checkpoint=CheckpointId(1, 1), digest="0" * 64, run_id="0" * 32)
