@@ -27,6 +27,8 @@ LAST_PREPARE_S = 5.0
 """For the short steps that began while long ones were retired."""
 LAST_ROUNDS = 5
 RETIRE_TIMEOUT_S = 5.0
+PRUNE_EVERY_S = 10.0
+"""It takes as long as a small checkpoint, so that short intervals are not spent on it."""
 
 
 class Checkpoints:
@@ -49,6 +51,7 @@ class Checkpoints:
         self._controller = controller
         self._fingerprint = fingerprint
         self._one_at_a_time = anyio.Lock()
+        self._pruned: float | None = None
         self._behind: dict[Life, Work] = {}
         """What the last checkpoint has of each rollout."""
         self._limits = RoundLimits(
@@ -141,6 +144,9 @@ class Checkpoints:
         self._collector.emit("checkpoint", {**facts, "took_s": round(took_s, 4)})
 
     async def _prune(self) -> None:
+        if self._pruned is not None and time.monotonic() - self._pruned < PRUNE_EVERY_S:
+            return
+        self._pruned = time.monotonic()
         try:
             await prune(self._store, Retention(keep_last=self._table.keep_last))
         except Fenced:

@@ -113,7 +113,7 @@ class Collector:
     async def _start(self, life: Life, rollout: Rollout) -> None:
         try:
             await self.world.environment.dispatch(life, self._with_parameters(rollout.row))
-        except ParticipantError as error:
+        except (ParticipantError, StoreError) as error:
             await self._drop(life, str(error))
 
     async def _drop(self, life: Life, reason: str) -> None:

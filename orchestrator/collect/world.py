@@ -24,7 +24,7 @@ from participants import (
     SimpleAgent,
     Upstream,
 )
-from store import Life, Store
+from store import Life, Store, StoreError
 
 from ..fleet import Fleet, discover
 from ..links import LocalLink
@@ -55,7 +55,10 @@ class World:
     def saved(self, rollout_id: str) -> Work:
         """What a restored rollout that is about to be dispatched need not do again."""
         holders = (self.environment, self.agent, self.model)
-        return saved_by(*(holder.brought(rollout_id) for holder in holders))
+        try:
+            return saved_by(*(holder.brought(rollout_id) for holder in holders))
+        except (StoreError, AttributeError, KeyError, TypeError, ValueError):
+            return Work()  # A malformed record saves nothing; its dispatch says what is wrong with it.
 
     def blocking(self) -> list[Life]:
         """Every life with a step in flight that a checkpoint waits for."""

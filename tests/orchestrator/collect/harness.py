@@ -163,8 +163,10 @@ class Start:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of an output without what differs between two runs: lives."""
+    """The rows of an output without what differs between two runs: lives, and the time."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        row["response"].pop("created_at", None)
     return [{key: value for key, value in row.items() if key not in LIFE_KEYS} for row in rows]
 
 
