@@ -42,7 +42,8 @@ class Decision:
 
 def decide(candidates: Sequence[Candidate], head: CheckpointId | None, policy: Retention) -> list[Decision]:
     """Decide on each candidate; they come oldest first, and so do the decisions."""
-    newest = {candidate.checkpoint for candidate in candidates[len(candidates) - max(0, policy.keep_last) :]}
+    first_kept = max(0, len(candidates) - max(0, policy.keep_last))
+    newest = {candidate.checkpoint for candidate in candidates[first_kept:]}
     decisions = []
     for candidate in candidates:
         reason = _reason_to_keep(candidate, head, newest, policy)

@@ -47,6 +47,15 @@ def test_a_policy_keeps_what_its_rules_say(policy: Retention, expected: list[int
     assert list(kept(candidates(6), policy)) == expected
 
 
+@pytest.mark.parametrize("count", range(8))
+def test_keep_last_keeps_the_newest_so_many_or_all(count: int) -> None:
+    """For every number up to three times as many as there are, exactly that many of the newest are kept."""
+    for newest in range(3 * count + 1):
+        decisions = decide(candidates(count), None, Retention(keep_last=newest))
+        left = [decision.checkpoint.k for decision in decisions if decision.keep]
+        assert left == list(range(1, count + 1))[count - min(newest, count) :], newest
+
+
 def test_nothing_to_decide_on_is_no_error() -> None:
     """A run without a checkpoint has none to drop."""
     assert decide([], None, Retention()) == []
