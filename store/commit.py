@@ -1,7 +1,8 @@
 """The participant's half of a checkpoint: parts, index and blobs first, then the manifest that names them.
 
 Order: (1) parts, as frames are ready, and blobs; (2) the index; (3) a look at each object by name and size; (4) the
-manifest, created exclusively. A part's name holds its digest, so that leftovers of an earlier try are never mixed in.
+manifest, created exclusively. The names of parts and index hold their digests, so that leftovers of an earlier try are
+never mixed in, and a try that comes too late overwrites nothing that the standing manifest names.
 
     crash or stop          what is left
     before 4               objects that no manifest names; the same commit may be tried again
@@ -73,7 +74,11 @@ class Receipt:
 
 
 class ParticipantCommit:
-    """One process's commit for one checkpoint. `run` once; `stop` from anywhere before it is through."""
+    """One process's commit for one checkpoint. `run` once; `stop` from anywhere before it is through.
+
+    A process runs one commit of a round at a time, which the control plane sees to: two with the same records share the
+    names of their parts, and one that fails deletes what it wrote unless a manifest stands already.
+    """
 
     def __init__(
         self,

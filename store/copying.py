@@ -179,7 +179,8 @@ def _part_items(process: Process) -> list[_Item]:
 
 def _index_item(process: Process) -> _Item:
     index = process.manifest.index
-    return _Item(key=index_key(process.manifest.checkpoint, process.name), size=index.size, digest=index.sha256)
+    key = index_key(process.manifest.checkpoint, process.name, index.sha256)
+    return _Item(key=key, size=index.size, digest=index.sha256, named_by_content=True)
 
 
 def _manifest_item(checkpoint: CheckpointId, named: ParticipantRef) -> _Item:

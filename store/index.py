@@ -1,8 +1,9 @@
 """The index of one process's parts: which frame holds which life, on which line, and which blobs it names.
 
-`index.jsonl.zst` has one line a frame, in order: `{"part","offset","size","raw_size","sha256","lives","blobs"}`. The
-record of the i-th life is line i of that frame. Offsets and sizes are bytes of the part; the sha256 is the frame's as
-stored, so one frame can be read, checked and handed out without the rest of its part.
+`index-<16 digits of its sha256>.jsonl.zst` has one line a frame, in order, with the keys `part`, `offset`, `size`,
+`raw_size`, `sha256`, `lives`, `blobs`. The record of the i-th life is line i of that frame. Offsets and sizes are bytes
+of the part; the sha256 is the frame's as stored, so one frame can be read, checked and handed out without the rest of
+its part.
 """
 
 from collections.abc import Iterable, Sequence

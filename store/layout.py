@@ -217,9 +217,9 @@ def participant_key(checkpoint: CheckpointId, process: ProcessName) -> str:
     return f"{process_prefix(checkpoint, process)}manifest.json"
 
 
-def index_key(checkpoint: CheckpointId, process: ProcessName) -> str:
-    """Key of the index over a process's parts."""
-    return f"{process_prefix(checkpoint, process)}index.jsonl.zst"
+def index_key(checkpoint: CheckpointId, process: ProcessName, sha256: str) -> str:
+    """Key of the index with that digest over a process's parts."""
+    return f"{process_prefix(checkpoint, process)}index-{check_sha256(sha256)[:16]}.jsonl.zst"
 
 
 def part_key(checkpoint: CheckpointId, process: ProcessName, part: str) -> str:

@@ -105,7 +105,7 @@ async def check_blob(store: Store, ref: BlobRef) -> None:
 @damage_seen_twice
 async def load_frames(store: Store, manifest: ParticipantManifest) -> list[Frame]:
     """The index that a participant manifest pins. Raises CorruptCheckpoint."""
-    key = index_key(manifest.checkpoint, manifest.process_name)
+    key = index_key(manifest.checkpoint, manifest.process_name, manifest.index.sha256)
     if manifest.index.size > store.limits.max_index_bytes:
         raise CorruptCheckpoint(key, f"it announces {manifest.index.size} bytes, past the limit")
     data = await read_pinned(store, key, manifest.index.size)

@@ -1,7 +1,7 @@
 """Packing records: batches of them become frames in worker threads, frames become parts, parts go to the backend.
 
-Memory is bounded: a few batches are encoded at a time, and two parts are on their way. A part's name holds its digest,
-so that what an earlier try left behind is never mixed in.
+Memory is bounded: a few batches are encoded at a time, and two parts are on their way. The name of a part and of an
+index holds its digest, so that what an earlier try left behind is never mixed in, and no try overwrites another's.
 """
 
 from contextlib import suppress
@@ -161,8 +161,9 @@ class PartWriter:
         data, raw_size = await anyio.to_thread.run_sync(encode_index, self._frames)
         if raw_size > (limit := self._store.limits.max_index_bytes):
             raise InvalidInput(f"the index of {self._process} would have {raw_size} bytes, and the limit is {limit}")
-        await self._put(index_key(self._checkpoint, self._process), data)
-        return Index(size=len(data), raw_size=raw_size, sha256=sha256(data))
+        digest = await anyio.to_thread.run_sync(sha256, data)
+        await self._put(index_key(self._checkpoint, self._process, digest), data)
+        return Index(size=len(data), raw_size=raw_size, sha256=digest)
 
     async def _put(self, key: str, data: bytes) -> None:
         self._sizes[key] = len(data)

@@ -172,7 +172,7 @@ class _Inspection:
         key = participant_key(ref.checkpoint, process)
         with noting(self.look.seen.damage, key):
             manifest = await load_participant(self.store, ref.checkpoint, named, ref.run_id)
-            keys.update((key, index_key(ref.checkpoint, process)))
+            keys.update((key, index_key(ref.checkpoint, process, manifest.index.sha256)))
             keys.update(part_key(ref.checkpoint, process, part.name) for part in manifest.parts)
             self.look.seen.findings += await anyio.to_thread.run_sync(secrets_in_document, key, manifest)
             await self._state(key, str(process), manifest.state, ref)
@@ -183,7 +183,8 @@ class _Inspection:
         return None
 
     async def _frames(self, manifest: ParticipantManifest) -> list[Frame] | None:
-        with noting(self.look.seen.damage, index_key(manifest.checkpoint, manifest.process_name)):
+        key = index_key(manifest.checkpoint, manifest.process_name, manifest.index.sha256)
+        with noting(self.look.seen.damage, key):
             return await load_frames(self.store, manifest)
         return None
 

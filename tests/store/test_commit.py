@@ -33,11 +33,12 @@ from store import (
     claim,
     open_checkpoint,
     open_store,
+    verify_store,
 )
 from store.backends import MemorySpace
 from store.backends.memory import Call, Fault
 from store.commit import Parent
-from store.layout import index_key, participant_key
+from store.layout import participant_key
 from tests.support.checkpoints import AGENT, SMALL_PARTS, TOOLS, life, memory_store, publish, records, store_with
 from tests.support.damage import FIRST, backend_of, keys, read, write
 
@@ -224,7 +225,8 @@ async def test_what_an_earlier_try_left_is_never_mixed_in() -> None:
     with pytest.raises(IOFailed):
         await commit(store, [*records(40, turns=5), Record(life("dead"), bytes(300))])
     left = set(keys(store))
-    write(store, index_key(FIRST, AGENT), b"rubbish")
+    for index in keys(store, "/index-"):
+        write(store, index, b"rubbish")
     receipt = await commit(store, records(10))
     named = {part.name for part in receipt.manifest.parts}
     assert left
@@ -236,6 +238,24 @@ async def test_what_an_earlier_try_left_is_never_mixed_in() -> None:
         await publish(store, controller, shares)
     async with (await open_checkpoint(store)).records() as found:
         assert [record async for record in found] == records(10)
+
+
+async def test_another_commit_of_a_published_round_overwrites_nothing_of_it() -> None:
+    """It began before the first one was published, ends after it, and meets a conflict; the checkpoint stays sound."""
+    store = memory_store()
+    async with claim(store) as controller:
+
+        async def overtaken() -> AsyncIterator[Record]:
+            yield Record(life("other"), {"turns": ["other"]})
+            await publish(store, controller, {AGENT: records(5)})
+
+        with pytest.raises(CheckpointConflict, match=MANIFEST):
+            await commit(store, overtaken())
+    assert (await verify_store(store, deep=True)).sound
+    checkpoint = await open_checkpoint(store)
+    await checkpoint.verify()
+    async with checkpoint.records() as found:
+        assert [record async for record in found] == records(5)
 
 
 async def test_a_commit_that_fails_late_takes_nothing_from_the_one_that_stands() -> None:

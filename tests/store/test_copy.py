@@ -295,7 +295,7 @@ async def test_another_checkpoint_of_the_same_id_is_a_conflict() -> None:
 
 @unit
 async def test_what_another_unfinished_copy_left_is_a_conflict_and_stays() -> None:
-    """Its index has the same key and other bytes; nothing of it is replaced."""
+    """Its manifest has the same key and other bytes; nothing of it is replaced."""
     source, other, destination = await a_source(), await store_with(shares(3)), memory_store()
     assert isinstance(destination.backend, MemoryBackend)
     destination.backend.inject(

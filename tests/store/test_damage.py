@@ -31,7 +31,7 @@ FLIPS = 150
 NAMES = {
     "aggregate manifest": "checkpoints/1.1/manifest.json",
     "participant manifest": "agent.solver/p0/manifest.json",
-    "index": "agent.solver/p0/index.jsonl.zst",
+    "index": "agent.solver/p0/index-",
     "part": "agent.solver/p0/00000-",
     "blob": "blobs/",
 }

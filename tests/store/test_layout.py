@@ -127,7 +127,7 @@ def test_a_life_is_read_back_from_its_written_form(rollout_id: str, epoch: int, 
 def test_a_checkpoint_id_is_read_back_from_its_written_form(checkpoint: CheckpointId) -> None:
     """Parsing the text of an id gives the id, and every key of it leads back to it."""
     process = ProcessName("agent", "solver", "p0")
-    keys = [aggregate_key(checkpoint), participant_key(checkpoint, process), index_key(checkpoint, process)]
+    keys = [aggregate_key(checkpoint), participant_key(checkpoint, process), index_key(checkpoint, process, "ab" * 32)]
     assert CheckpointId.parse(str(checkpoint)) == checkpoint
     assert [parse_checkpoint_key(key) for key in keys] == [checkpoint] * 3
 

@@ -35,8 +35,9 @@ from store import (
     prune,
 )
 from store.backends import Fault, MemorySpace
-from store.layout import aggregate_key, index_key, participant_key
+from store.layout import aggregate_key
 from tests.support.checkpoints import AGENT, TOOLS, life, memory_store, records
+from tests.support.damage import keys
 
 pytestmark = [pytest.mark.unit, pytest.mark.anyio]
 
@@ -225,13 +226,14 @@ async def test_two_participants_with_different_lives_of_a_rollout_are_refused() 
             await controller.publish(draft, timeout_s=5)
 
 
-@pytest.mark.parametrize("key", [participant_key(FIRST, AGENT), index_key(FIRST, TOOLS)])
+@pytest.mark.parametrize("part", ["agent.solver/p0/manifest.json", "resources.tools/p0/index-"])
 @pytest.mark.parametrize("damage", ["missing", "cut", "flipped"])
-async def test_what_a_receipt_pins_is_read_back(key: str, damage: str) -> None:
+async def test_what_a_receipt_pins_is_read_back(part: str, damage: str) -> None:
     """A manifest or index that is not as it was written is never published."""
     store = memory_store()
     async with claim(store) as controller:
         draft = await drafted(store, controller)
+        [key] = keys(store, part)
         data = await store.backend.get(key, max_bytes=10_000)
         if damage == "missing":
             await store.backend.delete([key])

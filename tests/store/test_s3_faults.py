@@ -108,7 +108,7 @@ async def test_a_checkpoint_is_written_and_read_through_bursts_of_refusals(
         assert len(await restored(store)) == 1
 
 
-@pytest.mark.parametrize("part", ["00000-", "index.jsonl", "p0/manifest", "1.2/manifest", "chain/", "blobs/"])
+@pytest.mark.parametrize("part", ["00000-", "/index-", "p0/manifest", "1.2/manifest", "chain/", "blobs/"])
 @pytest.mark.fault(23)
 async def test_a_store_that_refuses_for_too_long_ends_in_a_clean_failure(
     part: str, seaweed: S3Server, proxy: FaultProxy
@@ -169,7 +169,7 @@ async def test_a_conflict_of_concurrent_writes_is_tried_again(part: str, seaweed
     await expect_first_intact(seaweed)
 
 
-@pytest.mark.parametrize("part", ["00000-", "index.jsonl", "p0/manifest", "1.1/manifest", "chain/", "blobs/"])
+@pytest.mark.parametrize("part", ["00000-", "/index-", "p0/manifest", "1.1/manifest", "chain/", "blobs/"])
 @pytest.mark.fault(29)
 async def test_a_body_that_breaks_off_is_read_again(part: str, seaweed: S3Server, proxy: FaultProxy) -> None:
     """A connection that closes in the middle of an object is no damage; the next try reads it whole."""
@@ -185,7 +185,7 @@ def shortened(reply: Reply) -> Reply:
     return reply.with_body(reply.body[: len(reply.body) // 2])
 
 
-@pytest.mark.parametrize("part", ["00000-", "index.jsonl", "p0/manifest", "1.1/manifest", "blobs/"])
+@pytest.mark.parametrize("part", ["00000-", "/index-", "p0/manifest", "1.1/manifest", "blobs/"])
 @pytest.mark.fault(29)
 async def test_an_object_that_comes_short_is_refused_by_name_after_one_more_try(
     part: str, seaweed: S3Server, proxy: FaultProxy
@@ -249,7 +249,7 @@ async def test_credentials_that_expire_between_records_and_manifest_fail_before_
     await expect_first_intact(seaweed)
 
 
-@pytest.mark.parametrize("part", ["00000-", "index.jsonl", "p0/manifest", "1.1/manifest", "blobs/"])
+@pytest.mark.parametrize("part", ["00000-", "/index-", "p0/manifest", "1.1/manifest", "blobs/"])
 @pytest.mark.fault(33)
 async def test_an_object_that_another_tool_deleted_is_named(part: str, seaweed: S3Server) -> None:
     """A lifecycle rule took one object away: the restore is refused, and it says which."""

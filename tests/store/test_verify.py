@@ -424,7 +424,7 @@ async def test_verifying_while_a_controller_publishes_reports_at_most_leftovers(
     store = memory_store()
     async with claim(store) as controller:
         await publish(store, controller, {AGENT: records(4)})
-        await store.backend.put("checkpoints/1.2/agent.solver/p0/index.jsonl.zst", b"in progress")
+        await store.backend.put("checkpoints/1.2/agent.solver/p0/index-0123456789abcdef.jsonl.zst", b"in progress")
         report = await verify_store(store)
     assert report.sound
     assert "in progress, or left by a crash" in report.findings[0].message

@@ -53,6 +53,12 @@ def write(store: Store, key: str, data: bytes) -> None:
     objects[key] = dataclasses.replace(objects[key], data=data)
 
 
+def move(store: Store, key: str, to: str) -> None:
+    """Give an object another key, behind the back of everybody."""
+    objects = backend_of(store).space.objects
+    objects[to] = objects.pop(key)
+
+
 def remove(store: Store, key: str) -> None:
     """Take an object away, behind the back of everybody."""
     del backend_of(store).space.objects[key]
@@ -72,10 +78,14 @@ class Forger:
         self._checkpoint = checkpoint
         self._process = process
         self.manifest = orjson.loads(read(store, participant_key(checkpoint, process)))
+        self._old_index = self._index_key()
         self.lines = [orjson.loads(line) for line in self._index().splitlines()]
 
+    def _index_key(self) -> str:
+        return index_key(self._checkpoint, self._process, self.manifest["index"]["sha256"])
+
     def _index(self) -> bytes:
-        return zstandard.decompress(read(self._store, index_key(self._checkpoint, self._process)))
+        return zstandard.decompress(read(self._store, self._old_index))
 
     def part(self, position: int) -> str:
         """The key of a part."""
@@ -113,8 +123,10 @@ class Forger:
     def save_index(self, raw: bytes) -> None:
         """Write an index of these lines and pin it."""
         data = compress_bytes(raw)
-        write(self._store, index_key(self._checkpoint, self._process), data)
         self.manifest["index"] = {"size": len(data), "raw_size": len(raw), "sha256": sha256(data)}
+        move(self._store, self._old_index, self._index_key())
+        self._old_index = self._index_key()
+        write(self._store, self._old_index, data)
 
     def _repin(self, document: dict[str, Any], sealed: bytes, edit: Edit | None) -> None:
         for ref in document["participants"]:

@@ -167,7 +167,8 @@ class PageCheckpoint:
         return f"{self.prefix}/{names[0]}.{names[1]}/{names[2]}"
 
     def _index(self, folder: str, manifest: dict[str, Any]) -> list[dict[str, Any]]:
-        key, pinned = f"{folder}/index.jsonl.zst", manifest["index"]
+        pinned = manifest["index"]
+        key = f"{folder}/index-{pinned['sha256'][:16]}.jsonl.zst"
         data = read_object(self.root, key, pinned["size"])
         require(digest(data) == pinned["sha256"], f"{key} does not match its digest")
         frames = [parse(key, line) for line in decompress(key, data, pinned["raw_size"]).splitlines()]
