@@ -6,7 +6,8 @@ of the part; the sha256 is the frame's as stored, so one frame can be read, chec
 its part.
 """
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,13 @@ from .layout import BlobRef, CheckpointId, Life, check_sha256
 from .limits import Limits
 
 _KEYS = ["part", "offset", "size", "raw_size", "sha256", "lives", "blobs"]
+_TEXT, _COUNT = rb'"[^"\\]*+"', rb"[0-9]{1,20}+"
+_BLOB = rb"\[" + _TEXT + rb"," + _TEXT + rb"," + _COUNT + rb"\]"
+_LINE = re.compile(
+    rb'\{"part":%b,"offset":%b,"size":%b,"raw_size":%b,"sha256":%b,"lives":\[%b(?:,%b)*+\],"blobs":\[(?:%b(?:,%b)*+)?+\]\}'
+    % (_COUNT, _COUNT, _COUNT, _COUNT, _TEXT, _TEXT, _TEXT, _BLOB, _BLOB)
+)
+"""Asked before a line is parsed: a parser makes twenty times its size of a line of empty brackets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,21 +57,51 @@ def _encode(frame: Frame) -> bytes:
     return orjson.dumps(dict(zip(_KEYS, values, strict=True)), option=orjson.OPT_APPEND_NEWLINE)
 
 
-def decode_index(data: bytes, raw_size: int, part_sizes: Sequence[int], name: str, limits: Limits) -> list[Frame]:
-    """Parse an index whose digest was checked. Raises CorruptCheckpoint unless its frames tile the parts exactly."""
+def decode_index(
+    data: bytes, raw_size: int, part_sizes: Sequence[int], records: int, name: str, limits: Limits
+) -> list[Frame]:
+    """Parse an index whose digest was checked, of `records` lives in all.
+
+    Raises CorruptCheckpoint unless its frames tile the parts exactly. Memory follows what is said of so many records,
+    whatever else the index holds.
+    """
     if raw_size > limits.max_index_bytes:
         raise CorruptCheckpoint(name, f"it announces {raw_size} bytes, and the limit is {limits.max_index_bytes}")
-    frames = [_decode(line, name, limits) for line in decompress(data, raw_size, name).splitlines()]
+    frames, left = [], records
+    for line in _lines(decompress(data, raw_size, name), name):
+        frames.append(_decode(line, name, limits))
+        left -= max(1, len(frames[-1].lives))
+        if left < 0:
+            raise CorruptCheckpoint(name, f"it has more than the {records} records that the manifest says")
     _check_tiling(frames, part_sizes, name)
     _check_unique(frames, name)
     return frames
 
 
+def by_part(frames: Iterable[Frame], parts: int) -> list[list[Frame]]:
+    """The frames of each part; they were checked to lie in one."""
+    found: list[list[Frame]] = [[] for _ in range(parts)]
+    for frame in frames:
+        found[frame.part].append(frame)
+    return found
+
+
+def _lines(raw: bytes, name: str) -> Iterator[bytes]:
+    """One line after the other, so that a million of them are never held at once."""
+    start = 0
+    while start < len(raw):
+        end = raw.find(b"\n", start)
+        if end < 0:
+            raise CorruptCheckpoint(name, "its last line does not end")
+        yield raw[start:end]
+        start = end + 1
+
+
 def _decode(line: bytes, name: str, limits: Limits) -> Frame:
     try:
+        if not _LINE.fullmatch(line):
+            raise ValueError("it does not have the form of a frame's")
         fields = orjson.loads(line)
-        if list(fields) != _KEYS:
-            raise ValueError("its keys are not those of a frame")
         frame = Frame(
             part=_natural(fields["part"]),
             offset=_natural(fields["offset"]),

@@ -29,7 +29,7 @@ class Limits:
     """Largest encoded state."""
     max_manifest_bytes: int = 256 * MIB
     """Largest manifest of either sort that is read or written."""
-    max_index_bytes: int = 1 * GIB
+    max_index_bytes: int = 256 * MIB
     """Largest index, uncompressed."""
     max_entry_bytes: int = 4 * MIB
     """Largest chain entry, format.json or liveness counter."""

@@ -8,7 +8,7 @@ from .again import damage_seen_twice
 from .entries import Ref
 from .errors import CorruptCheckpoint, ForeignObject, NotFound, ObjectTooLarge
 from .frames import sha256
-from .index import Frame, decode_index
+from .index import Frame, by_part, decode_index
 from .layout import BlobRef, CheckpointId, aggregate_key, index_key, participant_key
 from .limits import MIB
 from .manifest import AggregateManifest, ParticipantManifest, ParticipantRef
@@ -102,23 +102,28 @@ async def check_blob(store: Store, ref: BlobRef) -> None:
         raise CorruptCheckpoint(ref.key, "its content does not match its digest")
 
 
-@damage_seen_twice
 async def load_frames(store: Store, manifest: ParticipantManifest) -> list[Frame]:
     """The index that a participant manifest pins. Raises CorruptCheckpoint."""
     key = index_key(manifest.checkpoint, manifest.process_name, manifest.index.sha256)
     if manifest.index.size > store.limits.max_index_bytes:
         raise CorruptCheckpoint(key, f"it announces {manifest.index.size} bytes, past the limit")
-    data = await read_pinned(store, key, manifest.index.size)
+    data = await _read_index(store, key, manifest)
+    # Outside of the look that is taken twice: these are the bytes that the manifest pins, and they say the same again.
     return await anyio.to_thread.run_sync(_decode_frames, store, manifest, data, key)
 
 
-def _decode_frames(store: Store, manifest: ParticipantManifest, data: bytes, key: str) -> list[Frame]:
-    if sha256(data) != manifest.index.sha256:
+@damage_seen_twice
+async def _read_index(store: Store, key: str, manifest: ParticipantManifest) -> bytes:
+    data = await read_pinned(store, key, manifest.index.size)
+    if await anyio.to_thread.run_sync(sha256, data) != manifest.index.sha256:
         raise CorruptCheckpoint(key, "its content does not match its digest")
+    return data
+
+
+def _decode_frames(store: Store, manifest: ParticipantManifest, data: bytes, key: str) -> list[Frame]:
     sizes = [part.size for part in manifest.parts]
-    frames = decode_index(data, manifest.index.raw_size, sizes, key, store.limits)
-    for position, part in enumerate(manifest.parts):
-        own = [frame for frame in frames if frame.part == position]
+    frames = decode_index(data, manifest.index.raw_size, sizes, manifest.records, key, store.limits)
+    for part, own in zip(manifest.parts, by_part(frames, len(sizes)), strict=True):
         if (sum(f.raw_size for f in own), sum(len(f.lives) for f in own)) != (part.raw_size, part.records):
             raise CorruptCheckpoint(key, f"it disagrees with the manifest about {part.name}")
     return frames

@@ -137,16 +137,16 @@ def test_an_index_with_anything_in_any_place_is_read_or_refused(data: st.DataObj
     changed = mutated(lines, path, None, data.draw(st.sampled_from(["replace", "remove", "repeat"])))
     raw = b"".join(dumps(line) + b"\n" for line in changed).replace(b"null", dumps(data.draw(WILD)), 1)
     with contextlib.suppress(CorruptCheckpoint):
-        decode_index(compress_bytes(raw), len(raw), sizes, "index", Limits())
+        decode_index(compress_bytes(raw), len(raw), sizes, 10, "index", Limits())
 
 
 @given(st.binary(max_size=200), st.lists(st.integers(1, 10**9), max_size=3))
 def test_any_bytes_in_place_of_an_index_are_refused(raw: bytes, sizes: list[int]) -> None:
     """Random lines in a sound frame, and a random frame."""
     with contextlib.suppress(CorruptCheckpoint):
-        decode_index(compress_bytes(raw), len(raw), sizes, "index", Limits())
+        decode_index(compress_bytes(raw), len(raw), sizes, 10, "index", Limits())
     with contextlib.suppress(CorruptCheckpoint):
-        decode_index(raw, len(raw), sizes, "index", Limits())
+        decode_index(raw, len(raw), sizes, 10, "index", Limits())
 
 
 @given(st.binary(max_size=300), st.integers(0, 2**65), st.integers(0, 300))
@@ -167,4 +167,4 @@ def test_the_golden_documents_themselves_are_read() -> None:
         assert load_model(model, name, resealed(orjson.loads(golden(name))), damage)
     lines, sizes = index_lines()
     raw = b"".join(orjson.dumps(line) + b"\n" for line in lines)
-    assert len(decode_index(compress_bytes(raw), len(raw), sizes, "index", Limits())) == len(lines)
+    assert len(decode_index(compress_bytes(raw), len(raw), sizes, 10, "index", Limits())) == len(lines)

@@ -300,6 +300,32 @@ async def test_a_bomb_behind_right_digests_is_refused_by_the_size_that_the_index
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\n" * (1 << 24),
+        b'{"part":0,"offset":0,"size":1,"raw_size":1,"sha256":"x","lives":['
+        + b"[]," * (1 << 22)
+        + b'[]],"blobs":[]}\n',
+        b"".join(
+            b'{"part":0,"offset":%d,"size":1,"raw_size":1,"sha256":"%b","lives":["a/1.0#0"],"blobs":[]}\n'
+            % (n, b"a" * 64)
+            for n in range(1 << 16)
+        ),
+    ],
+    ids=["line feeds", "brackets", "frames"],
+)
+async def test_an_index_of_anything_behind_right_digests_costs_little_more_than_its_bytes(raw: bytes) -> None:
+    """It is looked at line by line and no further than the manifest has records; its content is never taken apart."""
+    store = await make_store(Limits(max_index_bytes=1 << 26))
+    Forger(store).save(index=raw)
+    tracemalloc.start()
+    await expect_refusal(store, names="agent.solver/p0/index-")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * len(raw) + (8 << 20)
+
+
 async def test_a_record_past_the_limit_of_the_reader_is_refused_by_name() -> None:
     """A reader with less room than the writer had names the record that does not fit."""
     store = await store_with({AGENT: [Record(life("big"), "x" * 5000)]}, limits=Limits())
