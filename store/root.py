@@ -1,6 +1,7 @@
 """Opening a store: its backend, the probe, and format.json, which says that this is one and whose run it is."""
 
 import os
+import re
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,9 @@ from .errors import CheckpointConflict, CorruptCheckpoint, NotAStore, NotFound, 
 from .layout import ALIVE_PREFIX, FORMAT_KEY
 from .limits import DEFAULT_LIMITS, Limits
 from .sealed import FORMAT_MAJOR, FORMAT_MINOR, load_model, seal
+
+_BEFORE_FORMAT = re.compile(rf"{ALIVE_PREFIX}([1-9][0-9]{{0,17}}(\.lock)?|(probe|clock)-[0-9a-f]+)")
+"""What may stand in a root before its format.json: left by a start that was killed."""
 
 
 class Format(Document):
@@ -104,7 +108,7 @@ async def _refuse_foreign_folder(backend: Backend) -> None:
         listed = await backend.list("")
     except StoreError:
         return  # Without permission to list nobody can tell; the conditional creates still protect what is there.
-    foreign = [info.key for info in listed if not info.key.startswith(ALIVE_PREFIX)]
+    foreign = [info.key for info in listed if not _BEFORE_FORMAT.fullmatch(info.key)]
     if foreign and FORMAT_KEY not in foreign:
         raise NotAStore(
             backend.url,

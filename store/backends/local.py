@@ -18,8 +18,8 @@ from ..errors import BackendError, IOFailed, ObjectTooLarge, UnsafeObject
 from ..limits import DEFAULT_LIMITS, Limits
 from .base import ObjectInfo, Traits
 from .files import FileOps, Handle
-from .keys import check_key
-from .tree import REWALKS, Tree, translate
+from .keys import check_key, check_removable
+from .tree import REWALKS, Tree, file_url, translate
 
 Listing = list[ObjectInfo]
 """In a class with a verb named `list`, the type needs another name."""
@@ -43,7 +43,7 @@ class LocalBackend:
     @property
     def url(self) -> str:
         """The root, for messages."""
-        return f"file://{self.root}"
+        return file_url(self.root)
 
     @property
     def root(self) -> str:
@@ -98,7 +98,10 @@ class LocalBackend:
         return await self._in_thread("stat", key, look)
 
     async def list(self, prefix: str) -> list[ObjectInfo]:
-        """All objects below a prefix, sorted; links and devices are shown, not followed, temporary files hidden."""
+        """All objects below a prefix, sorted; links and devices are shown, not followed, temporary files hidden.
+
+        A file that no key can name is listed under an escaped name, so that it can be told and deleted, not read.
+        """
         return await self._in_thread("list", prefix, lambda: self._tree.list(prefix, temporary=False))
 
     async def list_leftovers(self) -> Listing:
@@ -114,7 +117,7 @@ class LocalBackend:
                 raise failures[0]
 
         for key in keys:
-            check_key(key, temporary=True)
+            check_removable(key)
         await self._in_thread("delete", "", remove)
 
     def lock(self, key: str) -> AbstractAsyncContextManager[bool]:

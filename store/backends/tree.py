@@ -22,6 +22,7 @@ import os
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from urllib.parse import quote
 
 from ..errors import (
     AccessDenied,
@@ -39,7 +40,7 @@ from ..errors import (
 )
 from .base import ObjectInfo
 from .files import FileFacts, FileOps, Handle
-from .keys import check_key, check_prefix, is_key, is_temporary
+from .keys import MAX_DEPTH, check_key, check_prefix, check_removable, is_key, is_temporary, real_name, stray_key
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +48,10 @@ REWALKS = 32
 """How often a write walks down again because a concurrent delete took an empty folder away."""
 _STEM_BYTES = 100
 """How much of the object's name a temporary name repeats, for people who look."""
+
+Infos = list[ObjectInfo]
+Paths = list[tuple[str, ...]]
+"""In a class with a verb named `list`, these types need other names."""
 
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
 _ERRORS: dict[int, type[BackendError]] = {
@@ -76,6 +81,12 @@ def translate(operation: str, key: str) -> Iterator[None]:
             raise InvalidName("key", key, "short enough for this file system") from error
         detail = "" if code in {errno.ENOENT, errno.EEXIST} else os.strerror(code)
         raise _ERRORS.get(code, IOFailed)(operation, key, detail) from error
+
+
+def file_url(path: str) -> str:
+    """The URL of an absolute path, which opens the same folder: what would mean something else in it is escaped."""
+    escaped = "".join(char if char.isprintable() and char not in "%?#" else quote(os.fsencode(char)) for char in path)
+    return f"file://{escaped.replace('::', ':%3A')}"
 
 
 class Tree:
@@ -204,7 +215,7 @@ class Tree:
         except OSError as error:
             if error.errno in _NO_LINKS:  # it is our own file, so this is not about permissions
                 hint = "Use a file system with hard links, or object storage"
-                raise UnsupportedStore(f"file://{self.root}", "it has no hard links", hint=hint) from error
+                raise UnsupportedStore(file_url(self.root), "it has no hard links", hint=hint) from error
             raise
         return None
 
@@ -257,39 +268,59 @@ class Tree:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def list(self, prefix: str, *, temporary: bool) -> list[ObjectInfo]:
-        """Everything below a prefix that is not a folder and has a possible name, sorted; links are not followed.
+        """Everything below a prefix that is not a folder, sorted; links are not followed.
 
-        `temporary` picks the temporary files instead of the objects.
+        `temporary` picks the temporary files instead of the objects. What has a name that no key can have is among the
+        objects, under an escaped one (`keys.stray_key`), and so is a folder that lies deeper than any key.
         """
-        try:
-            with self.walk("list", check_prefix(prefix)) as handles:
-                found = list(self._list_folder(handles[-1], temporary))
-        except FileNotFoundError:
-            return []
+        found: Infos = []
+        pending = [check_prefix(prefix)]
+        while pending:
+            names = pending.pop()
+            with suppress(FileNotFoundError), self.walk("list", names) as handles:  # gone since
+                for name in self.ops.names(handles[-1]):
+                    with suppress(FileNotFoundError):
+                        self._list_name(handles[-1], (*names, name), temporary, pending, found)
         return sorted(found, key=lambda info: info.key)
 
-    def _list_folder(self, folder: Handle, temporary: bool) -> Iterator[ObjectInfo]:
-        for name in self.ops.names(folder):
-            key = folder.child(name)
-            with suppress(FileNotFoundError):  # gone since
-                facts = self.ops.stat(folder, name)
-                if facts.is_folder:
-                    child = self.ops.open_folder(folder, name)
-                    try:
-                        yield from self._list_folder(child, temporary)
-                    finally:
-                        self._close(child)
-                elif is_temporary(name) == temporary and (temporary or is_key(key)):
-                    yield ObjectInfo(key, facts.size, facts.modified_s)
+    def _list_name(
+        self,
+        folder: Handle,
+        names: tuple[str, ...],
+        temporary: bool,
+        pending: Paths,
+        found: Infos,
+    ) -> None:
+        facts = self.ops.stat(folder, names[-1])
+        if facts.is_folder and len(names) < MAX_DEPTH:
+            pending.append(names)
+            return
+        key = "/".join(names)
+        if (not facts.is_folder and is_temporary(names[-1]) and is_key(key, temporary=True)) != temporary:
+            return
+        if not temporary and not is_key(key):
+            key = stray_key(names)
+        found.append(ObjectInfo(key, facts.size, facts.modified_s))
 
     # Removing
 
     def remove(self, key: str) -> None:
-        """Remove a name and the folders that it leaves empty; a missing one is no error."""
-        *folders, name = check_key(key, temporary=True)
-        with suppress(FileNotFoundError), self.walk("delete", folders) as handles:
-            self.ops.unlink(handles[-1], name)
-        self._prune(folders)
+        """Remove a name and the folders that it leaves empty; a missing one is no error, and a stray goes too."""
+        names = check_removable(key)
+        if not self._unlink(names):
+            real = tuple(map(real_name, names))
+            if real == names or not self._unlink(real):
+                real = names
+            names = real
+        self._prune(names[:-1])
+
+    def _unlink(self, names: Sequence[str]) -> bool:
+        try:
+            with self.walk("delete", names[:-1]) as handles:
+                self.ops.unlink(handles[-1], names[-1])
+        except FileNotFoundError:
+            return False
+        return True
 
     def _prune(self, folders: Sequence[str]) -> None:
         """Remove empty folders from the innermost outwards, as far as that goes; the root stays."""
