@@ -7,6 +7,7 @@ import pytest
 from participants import Result
 from tests.support.checkpoints import memory_store
 from tests.support.journal import Journal
+from tests.support.owners import settle
 from tests.support.scripted import counter_row
 from tests.support.world import WaitingCounter, world
 
@@ -166,3 +167,122 @@ def step_of(point: str) -> str:
         if first <= places[0] <= last:
             return POINTS[first]
     return point
+
+
+@pytest.mark.unit
+async def test_a_checkpoint_restores_again_after_its_replacement_died() -> None:
+    """Two worlds go on from one checkpoint, in two epochs: each does the rest once, and nothing before it."""
+    store, journal = memory_store(), Journal()
+    async with world(store, journal) as one:
+        await one.start(ROWS)
+        await one.checkpoint_at(one.hold(MODEL[1]), go_on=False)
+    for point in (MODEL[3], TOOLS[2]):
+        async with world(store, journal) as next_one:
+            pause = next_one.hold(point)
+            [life] = await next_one.start(ROWS)
+            assert life.attempt == 1
+            await pause.reached.wait()
+    async with world(store, journal) as last:
+        await last.start(ROWS)
+        results = await last.results(1)
+    assert rows_of(results) == rows_of(await uninterrupted(ROWS))
+    assert [journal.begun[event] for event in (*WHOLE[:3], MODEL[1], TOOLS[1], TOOLS[2], MODEL[3])] == [
+        1, 1, 1, 4, 3, 3, 2
+    ]  # fmt: skip
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("dialect", ["responses", "chat"])
+async def test_three_rounds_of_restore_two_turns_checkpoint_and_crash(dialect: str) -> None:
+    """What a restored life adds is in the next checkpoint: only the call in flight at each crash is made again."""
+    rows = {"r0": counter_row("r0", 1, 2, 3, 4, 5)}
+    store, journal = memory_store(), Journal()
+    for turn in (1, 3, 5):
+        async with world(store, journal, dialect=dialect) as one:
+            pause = one.hold(f"model r0 {turn}")
+            [life] = await one.start(rows)
+            assert life.attempt == (turn - 1) // 2
+            await one.checkpoint_at(pause, go_on=False)
+    async with world(store, journal, dialect=dialect) as last:
+        await last.start(rows)
+        results = await last.results(1)
+    assert rows_of(results) == rows_of(await uninterrupted(rows, dialect=dialect))
+    assert journal.repeated() == {"model r0 1": 2, "model r0 3": 2, "model r0 5": 2}
+
+
+@pytest.mark.unit
+async def test_sixteen_rollouts_at_different_turns_all_continue() -> None:
+    """Each is somewhere else when the checkpoint is taken; the total of calls is exact, and results are the same."""
+    rows = {f"r{n}": counter_row(f"r{n}", *range(1, 4), start=n) for n in range(16)}
+    store, journal = memory_store(), Journal()
+    async with world(store, journal) as one:
+        pauses = [one.hold(f"model r{n} {n % 5}") for n in range(16)]
+        await one.start(rows)
+        for pause in pauses:
+            await pause.reached.wait()
+        await one.checkpoint()
+    async with world(store, journal) as two:
+        await two.start(rows)
+        results = await two.results(16)
+        assert two.left() == {}
+    assert rows_of(results) == rows_of(await uninterrupted(rows))
+    assert journal.repeated() == {f"model r{n} {n % 5}": 2 for n in range(16)}
+
+
+@pytest.mark.unit
+async def test_an_episode_that_finishes_during_prepare_is_delivered_once() -> None:
+    """With and without a crash: its result is neither lost nor made again, and does not leave while prepared."""
+    store, journal = memory_store(), Journal()
+    delivered: list[Result] = []
+    async with world(store, journal) as one:
+
+        async def read() -> None:
+            async for result in one.environment.results():
+                assert not one.environment.gate.closed
+                delivered.append(result)
+
+        pause = one.hold("before /close_session 0")
+        one.group.start_soon(read)
+        await one.start(ROWS)
+        await one.checkpoint_at(pause)
+        await settle()
+        assert [result.life.rollout_id for result in delivered] == ["r0"]
+    async with world(store, journal) as two:
+        await two.start(ROWS)
+        results = await two.results(1)
+    assert results["r0"].row == delivered[0].row
+    assert journal.order == WHOLE
+
+
+@pytest.mark.unit
+async def test_a_verify_in_flight_that_ends_without_a_crash_is_used_and_not_run_again() -> None:
+    """Prepare does not wait for it; it ends while everything is closed, and nothing is delivered until resume."""
+    async with world() as one:
+        pause = one.hold(f"verify {SESSION}")
+        await one.start(ROWS)
+        await one.checkpoint_at(pause)
+        results = await one.results(1)
+    assert results["r0"].failure is None
+    assert one.journal.order == WHOLE
+
+
+@pytest.mark.unit
+async def test_a_restored_rollout_that_is_not_taken_up_is_exported_again() -> None:
+    """Two rollouts wait after a restore while a third goes on: the next checkpoint has them unchanged."""
+    rows = {f"r{n}": counter_row(f"r{n}", 2) for n in range(3)}
+    store, journal = memory_store(), Journal()
+    async with world(store, journal) as one:
+        pauses = [one.hold(f"model r{n} 1") for n in range(3)]
+        await one.start(rows)
+        for pause in pauses:
+            await pause.reached.wait()
+        await one.checkpoint()
+    async with world(store, journal) as two:
+        await two.start({"r0": rows["r0"]})
+        await two.checkpoint_at(two.hold("model r0 2"), go_on=False)
+    async with world(store, journal) as three:
+        assert sorted((life.rollout_id, life.attempt) for life in three.restored) == [("r0", 1), ("r1", 0), ("r2", 0)]
+        await three.start(rows)
+        results = await three.results(3)
+    assert rows_of(results) == rows_of(await uninterrupted(rows))
+    assert journal.repeated() == {f"model r{n} 1": 2 for n in range(3)} | {"model r0 2": 2}

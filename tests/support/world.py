@@ -7,6 +7,7 @@ the store and the journal goes on. `world(...)` again claims the next epoch and 
 a pause under one of these names holds the caller there.
 """
 
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -84,7 +85,7 @@ class Tapped:
 
     inner: Peer
     points: dict[str, Pause]
-    passed: list[str] = field(default_factory=list)
+    passed: Counter[str] = field(default_factory=Counter)
 
     @property
     def role(self) -> str:
@@ -97,8 +98,8 @@ class Tapped:
         return reply
 
     async def _pass(self, point: str) -> None:
-        numbered = f"{point} {sum(each.startswith(f'{point} ') for each in self.passed)}"
-        self.passed.append(numbered)
+        numbered = f"{point} {self.passed[point]}"
+        self.passed[point] += 1
         for name in (point, numbered):
             if name in self.points:
                 await self.points.pop(name)()
@@ -117,7 +118,6 @@ class World:
     agent: Agent
     environment: EnvironmentServer
     points: dict[str, Pause]
-    passed: list[str]
     fleet: Fleet
     group: anyio.abc.TaskGroup
     restored: Sequence[Life] = ()
@@ -245,7 +245,7 @@ async def world(
     store, journal = store or memory_store(), journal or Journal()
     journal.new_world()
     points: dict[str, Pause] = {}
-    passed: list[str] = []
+    passed = Counter[str]()
     async with AsyncExitStack() as stack:
         controller = await stack.enter_async_context(claim(store, take_over=True))
         upstream = upstream or ScriptedUpstream(journal)
@@ -260,9 +260,7 @@ async def world(
         planes = [await stack.enter_async_context(ControlPlane(holder, store).run()) for holder in holders]
         fleet = await discover([LocalLink(plane) for plane in planes], store.run_id)
         fleet, _ = await adopt(fleet, controller.epoch)
-        made = World(
-            store, journal, controller, upstream, model, resources, agent, environment, points, passed, fleet, group
-        )
+        made = World(store, journal, controller, upstream, model, resources, agent, environment, points, fleet, group)
         await _restore_head(made, scope)
         try:
             yield made
