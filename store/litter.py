@@ -14,7 +14,7 @@ from .backends.base import ObjectInfo
 from .backends.local import LocalBackend
 from .backends.retry import Retrying
 from .chain import Chain
-from .errors import AccessDenied, StoreError
+from .errors import AccessDenied, NoSpace, StoreError
 from .layout import ALIVE_PREFIX
 from .root import Store
 
@@ -44,12 +44,12 @@ async def temporary_files(store: Store) -> list[ObjectInfo]:
 
 
 async def store_clock(store: Store, dates: Iterable[float]) -> float:
-    """Now, by the clock that dates the store's objects; without permission to write, the newest of `dates`."""
+    """Now, by the clock that dates the store's objects; without permission or space to write, the newest of `dates`."""
     key = f"{ALIVE_PREFIX}clock-{secrets.token_hex(8)}"
     try:
         await store.backend.put(key, b"{}")
         now = (await store.backend.stat(key)).modified_s
-    except AccessDenied:
+    except (AccessDenied, NoSpace):
         return max(dates)
     with suppress(StoreError):  # without permission to delete it stays
         await store.backend.delete([key])

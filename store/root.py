@@ -63,15 +63,22 @@ async def open_store(
     limits: Limits = DEFAULT_LIMITS,
     storage_options: dict[str, Any] | None = None,
     single_writer: bool = False,
+    only_deletes: bool = False,
 ) -> AsyncIterator[Store]:
     """Open a root; for writing it is probed, and made where there is none yet.
 
     `single_writer` declares that no other writer can ever run beside this one, and admits stores without conditional
-    create. Raises InvalidStoreURL, MissingExtra, UnsupportedStore, AccessDenied, NotAStore, UnsupportedVersion.
+    create; `only_deletes` admits one without space, for pruning. Raises InvalidStoreURL, MissingExtra,
+    UnsupportedStore, AccessDenied, NotAStore, UnsupportedVersion.
     """
     writable = mode == "write"
     opened = await open_backend(
-        url, limits=limits, storage_options=storage_options, writable=writable, single_writer=single_writer
+        url,
+        limits=limits,
+        storage_options=storage_options,
+        writable=writable,
+        single_writer=single_writer,
+        only_deletes=only_deletes,
     )
     try:
         found = await load_format(opened.backend, limits, create=writable)

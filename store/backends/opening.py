@@ -2,15 +2,17 @@
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 import anyio
 import anyio.to_thread
 
-from ..errors import InvalidName, InvalidStoreURL, RootMissing
+from ..errors import AlreadyExists, InvalidName, InvalidStoreURL, IOFailed, NotFound, RootMissing, UnsafeObject
 from ..limits import DEFAULT_LIMITS, Limits
 from .base import Backend
 from .keys import check_key
@@ -19,6 +21,7 @@ from .memory import MemoryBackend
 from .mounts import MountReader, read_mountinfo
 from .probe import ProbeReport, check_filesystem, probe
 from .retry import Retrying
+from .tree import translate
 
 _log = logging.getLogger(__name__)
 
@@ -41,13 +44,14 @@ async def open_backend(
     storage_options: dict[str, Any] | None = None,
     writable: bool,
     single_writer: bool = False,
+    only_deletes: bool = False,
     mountinfo: MountReader = read_mountinfo,
 ) -> OpenedBackend:
     """Open the store at a path or URL: a path, file://, memory://name, s3://bucket/prefix, or another fsspec scheme.
 
     A local root is made only where `writable`. `storage_options` go to the fsspec file system: credentials belong there
     or into the environment, never into the URL. `single_writer` accepts a store without exclusive create, on the
-    caller's word that no second writer can ever run.
+    caller's word that no second writer can ever run. `only_deletes` opens a store for writing that has no space left.
     """
     make = partial(make_backend, url, limits=limits, storage_options=storage_options)
     backend = await anyio.to_thread.run_sync(make)  # it may have to import half a cloud library
@@ -55,11 +59,9 @@ async def open_backend(
     try:
         kind = await _prepare_root(backend, writable, single_writer, mountinfo)
         if writable:
-            report = await probe(retrying, single_writer=single_writer, filesystem=kind)
+            report = await probe(retrying, single_writer=single_writer, filesystem=kind, only_deletes=only_deletes)
         else:
-            report = ProbeReport(
-                url=backend.url, probed=False, exclusive_create=backend.traits.conditional_create
-            )
+            report = ProbeReport(url=backend.url, probed=False, exclusive_create=backend.traits.conditional_create)
     except BaseException:
         with anyio.move_on_after(CLOSE_S, shield=True):
             await retrying.aclose()
@@ -87,9 +89,7 @@ def make_backend(
     if scheme in {"file", "local"}:
         return LocalBackend(_file_path(text), limits=limits)
     if "@" in rest.split("/", 1)[0]:
-        raise InvalidStoreURL(
-            _redacted(text), "it holds credentials; put them into the environment or storage_options"
-        )
+        raise InvalidStoreURL(_redacted(text), "it holds credentials; put them into the environment or storage_options")
     if scheme == "memory":
         return MemoryBackend(rest.strip("/"))
     return _object_backend(scheme, text, rest, limits, storage_options or {})
@@ -105,9 +105,7 @@ def _object_backend(scheme: str, text: str, rest: str, limits: Limits, options: 
             check_key(prefix.strip("/"))
     except InvalidName as error:
         raise InvalidStoreURL(text, "its bucket or prefix is not made of plain names") from error
-    return objects.make_object_backend(
-        scheme, bucket, prefix.strip("/"), limits=limits, storage_options=options
-    )
+    return objects.make_object_backend(scheme, bucket, prefix.strip("/"), limits=limits, storage_options=options)
 
 
 async def _prepare_root(backend: Backend, writable: bool, single_writer: bool, mountinfo: MountReader) -> str:
@@ -115,23 +113,38 @@ async def _prepare_root(backend: Backend, writable: bool, single_writer: bool, m
     if not isinstance(backend, LocalBackend):
         return ""
     if writable:
-        await backend.make_root()
+        with _telling_of_root(backend.url):
+            await backend.make_root()
         return await check_filesystem(backend.root, backend.url, single_writer=single_writer, read=mountinfo)
-    if not await anyio.Path(backend.root).is_dir():
+    with _telling_of_root(backend.url), translate("open", backend.root):
+        is_there = await anyio.Path(backend.root).is_dir()
+    if not is_there:
         raise RootMissing("open", backend.url, "there is no such folder")
     return ""
 
 
+@contextmanager
+def _telling_of_root(url: str) -> Iterator[None]:
+    """Say of a root that it can be none here, in place of what an object's error would say."""
+    try:
+        yield
+    except (AlreadyExists, UnsafeObject) as error:
+        raise InvalidStoreURL(url, "a file, or a link that leads nowhere, stands at or above this folder") from error
+    except InvalidName as error:
+        raise InvalidStoreURL(url, "a name in it is too long for this file system") from error
+    except NotFound as error:
+        hint = "Give a path on a file system that takes new folders"
+        raise IOFailed("make_root", url, "no folder can be made here", hint=hint) from error
+
+
 def _file_path(url: str) -> str:
     parts = urlsplit(url)
-    if (
-        parts.netloc not in {"", "localhost"}
-        or not parts.path.startswith("/")
-        or parts.query
-        or parts.fragment
-    ):
+    if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/") or parts.query or parts.fragment:
         raise InvalidStoreURL(_redacted(url), "a file URL looks like file:///absolute/path")
-    return unquote(parts.path)
+    path = os.fsdecode(unquote_to_bytes(parts.path))
+    if "\0" in path:
+        raise InvalidStoreURL(_redacted(url), "this is no path")
+    return path
 
 
 def _redacted(url: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import anyio
 import anyio.to_thread
 
-from ..errors import AccessDenied, AlreadyExists, BackendError, NotFound, UnsupportedStore
+from ..errors import AccessDenied, AlreadyExists, BackendError, NoSpace, NotFound, UnsupportedStore
 from .base import Backend
 from .mounts import MountReader, filesystem_of, is_network, read_mountinfo
 from .retry import create_once
@@ -22,9 +22,7 @@ PROBE_PREFIX = "alive/"
 """Where the probe writes; its objects are named `probe-<random>`."""
 CLEANUP_S = 5.0
 """How long a probe that failed tries to remove its object."""
-_DENIED = (
-    "The store was opened for writing: allow reading and writing of objects there, or open it for reading"
-)
+_DENIED = "The store was opened for writing: allow reading and writing of objects there, or open it for reading"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +53,7 @@ class _Findings:
     warnings: list[str] = field(default_factory=list)
 
 
-async def check_filesystem(
-    root: str, url: str, *, single_writer: bool, read: MountReader = read_mountinfo
-) -> str:
+async def check_filesystem(root: str, url: str, *, single_writer: bool, read: MountReader = read_mountinfo) -> str:
     """The type of a local root's file system; UnsupportedStore where it cannot serve several hosts."""
     kind = await anyio.to_thread.run_sync(filesystem_of, root, read)
     if is_network(kind) and not single_writer:
@@ -66,13 +62,23 @@ async def check_filesystem(
     return kind
 
 
-async def probe(backend: Backend, *, single_writer: bool = False, filesystem: str = "") -> ProbeReport:
-    """Try every verb. Raises UnsupportedStore or AccessDenied; a lesser failing is a warning in the report."""
+async def probe(
+    backend: Backend, *, single_writer: bool = False, filesystem: str = "", only_deletes: bool = False
+) -> ProbeReport:
+    """Try every verb. Raises UnsupportedStore or AccessDenied; a lesser failing is a warning in the report.
+
+    So is a lack of space for one that `only_deletes`: who wants to make space must get in.
+    """
     findings = _Findings()
     key = f"{PROBE_PREFIX}probe-{secrets.token_hex(8)}"
     try:
         await _try_writing(backend, key, findings, single_writer)
         await _try_listing(backend, key, findings)
+    except NoSpace:
+        await _clean_up(backend, key)
+        if not only_deletes:
+            raise
+        findings.warnings.append("there is no space left, so the store was not tried out")
     except AccessDenied as error:
         await _clean_up(backend, key)
         raise (error if error.hint != AccessDenied.hint else _explained(error)) from error.__cause__
@@ -99,20 +105,14 @@ async def _try_writing(backend: Backend, key: str, findings: _Findings, single_w
     await _check_absence(backend, key)
     if await _replaces(backend, key, second):
         if not single_writer:
-            raise UnsupportedStore(
-                backend.url, "it ignores the condition of a create and replaces what is there"
-            )
+            raise UnsupportedStore(backend.url, "it ignores the condition of a create and replaces what is there")
         findings.exclusive_create = False
-        findings.warnings.append(
-            "creates are not exclusive: a second writer would destroy checkpoints unnoticed"
-        )
+        findings.warnings.append("creates are not exclusive: a second writer would destroy checkpoints unnoticed")
     elif await backend.get(key, max_bytes=len(first)) != first:
         raise UnsupportedStore(backend.url, "a create that was refused has changed the object")
     await backend.put(key, second)
     if await backend.get(key, max_bytes=len(second)) != second:
-        raise UnsupportedStore(
-            backend.url, "it returns old content after a write", hint="Bypass the cache before it"
-        )
+        raise UnsupportedStore(backend.url, "it returns old content after a write", hint="Bypass the cache before it")
 
 
 async def _check_absence(backend: Backend, key: str) -> None:
@@ -140,9 +140,7 @@ async def _try_listing(backend: Backend, key: str, findings: _Findings) -> None:
         seen = any(info.key == key for info in await backend.list(PROBE_PREFIX))
     except AccessDenied:
         findings.can_list = False
-        findings.warnings.append(
-            "listing is denied: checkpoints can be restored by name and through the chain only"
-        )
+        findings.warnings.append("listing is denied: checkpoints can be restored by name and through the chain only")
         return
     if not seen:
         findings.warnings.append("listings are stale: a new object was not in one")

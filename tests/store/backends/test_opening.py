@@ -22,6 +22,7 @@ from store.errors import (
     AlreadyExists,
     BackendError,
     InvalidStoreURL,
+    IOFailed,
     NoSpace,
     NotFound,
     RootMissing,
@@ -48,9 +49,55 @@ async def test_a_path_is_a_local_store(tmp_path: Path) -> None:
     assert os.listdir(root) == []
 
 
-async def test_a_relative_path_is_fixed_when_it_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    "name", ["a b", "100%", "a%20b", "q?x#y", "c::d", "\udcff\udcfe", "tab\tnl\n", "数学", " x ", "a:b@c"]
+)
+async def test_the_url_of_a_local_store_opens_it(tmp_path: Path, name: str) -> None:
+    """Whatever the path is, the URL that is shown for it can be shown, and leads to the same folder."""
+    (tmp_path / name).mkdir()
+    opened = await open_backend(tmp_path / name, writable=False)
+    assert opened.backend.url.isprintable()
+    again = make_backend(opened.backend.url)
+    assert isinstance(again, LocalBackend)
+    assert again.root == str(tmp_path / name)
+
+
+@pytest.mark.parametrize("writable", [True, False])
+async def test_a_name_too_long_for_the_file_system_is_no_root(tmp_path: Path, writable: bool) -> None:
+    """The request is refused: no permission, mount or disk would change that."""
+    with pytest.raises(InvalidStoreURL, match="too long"):
+        await open_backend(tmp_path / ("x" * 300), writable=writable)
+
+
+async def test_a_root_is_not_made_over_something_else(tmp_path: Path) -> None:
+    """A file, a link that leads nowhere, or a path through a file is refused as what it is."""
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "link").symlink_to("nowhere")
+    for place in ("file", "link", "file/store"):
+        with pytest.raises(InvalidStoreURL, match="a file, or a link"):
+            await open_backend(tmp_path / place, writable=True)
+    assert sorted(os.listdir(tmp_path)) == ["file", "link"]
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="there is no /proc")
+async def test_a_place_that_takes_no_folders_is_a_failure_with_a_hint() -> None:
+    """No statement about any object: the folder just cannot be made there."""
+    with pytest.raises(IOFailed, match="takes new folders"):
+        await open_backend("/proc/midflight", writable=True)
+
+
+async def test_a_full_store_opens_for_deleting_and_for_nothing_else() -> None:
+    """Who wants to make space must get in; a warning says that nothing was tried out."""
+    backend = MemoryBackend(space=MemorySpace())
+    backend.inject(Fault(verb="create", times=100, error=lambda call: NoSpace(call.verb, call.key)))
+    with pytest.raises(NoSpace):
+        await probe(backend)
+    report = await probe(backend, only_deletes=True)
+    assert "no space" in report.warnings[0]
+    assert backend.space.objects == {}
+
+
+async def test_a_relative_path_is_fixed_when_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A later change of the working directory does not move the store."""
     monkeypatch.chdir(tmp_path)
     opened = await open_backend("store", writable=True)
@@ -203,9 +250,7 @@ async def test_denied_instead_of_not_found_is_refused() -> None:
         await probe(backend)
 
 
-@pytest.mark.parametrize(
-    ("code", "expected"), [("EROFS", AccessDenied), ("EACCES", AccessDenied), ("ENOSPC", NoSpace)]
-)
+@pytest.mark.parametrize(("code", "expected"), [("EROFS", AccessDenied), ("EACCES", AccessDenied), ("ENOSPC", NoSpace)])
 async def test_a_folder_that_cannot_be_written_fails_at_opening(
     tmp_path: Path, code: str, expected: type[BackendError]
 ) -> None:
