@@ -1,18 +1,26 @@
-"""Orchestrator: coordination of checkpoints over participants, the collection run and the command line."""
+"""Orchestrator: coordination of checkpoints over participants, the collection run and the command line.
 
-from .coordination import Standstill, abort, commit, prepare, renew, restore, resume, retire
-from .errors import (
-    CommitFailed,
-    ControlFailed,
-    CoordinationError,
-    PrepareFailed,
-    RenewFailed,
-    RestoreFailed,
-    TalliesDiffer,
-)
-from .fleet import Fleet, Member, adopt, discover
-from .links import HttpLink, Link, LocalLink, http_client
-from .rounds import Blocked, Round, RoundLimits, checkpoint
+The names are imported when they are first asked for (`orchestrator.lazy` says why).
+"""
+
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from .lazy import names_from as _names_from
+
+if _TYPE_CHECKING:
+    from .coordination import Standstill, abort, commit, prepare, renew, restore, resume, retire
+    from .errors import (
+        CommitFailed,
+        ControlFailed,
+        CoordinationError,
+        PrepareFailed,
+        RenewFailed,
+        RestoreFailed,
+        TalliesDiffer,
+    )
+    from .fleet import Fleet, Member, adopt, discover
+    from .links import HttpLink, Link, LocalLink, http_client
+    from .rounds import Blocked, Round, RoundLimits, checkpoint
 
 __all__ = [
     "Blocked",
@@ -43,3 +51,5 @@ __all__ = [
     "resume",
     "retire",
 ]
+
+__getattr__ = _names_from(__name__, ("coordination", "errors", "fleet", "links", "rounds"))

@@ -39,7 +39,7 @@ def exported(module: Module) -> list[str]:
 
 def public_imports(module: Module) -> Iterator[str]:
     """The names that the imports of a module bind, without those that begin with an underscore."""
-    for statement in module.tree.body:
+    for statement in (*module.tree.body, *lazy_imports(module)):
         if isinstance(statement, ast.Import | ast.ImportFrom):
             for alias in statement.names:
                 name = alias.asname or alias.name.split(".")[0]
@@ -47,14 +47,23 @@ def public_imports(module: Module) -> Iterator[str]:
                     yield name
 
 
+def lazy_imports(module: Module) -> list[ast.stmt]:
+    """What stands under `if _TYPE_CHECKING`, where a `__getattr__` imports the same when it is asked for."""
+    if not any(assigned(statement) == "__getattr__" for statement in module.tree.body):
+        return []
+    blocks = [s for s in module.tree.body if isinstance(s, ast.If) and ast.unparse(s.test) == "_TYPE_CHECKING"]
+    return [statement for block in blocks for statement in block.body]
+
+
 def list_problems(module: Module) -> Iterator[str]:
     """Why an `__init__` is more or less than a list of names."""
     if not ast.get_docstring(module.tree):
         yield f"{module.path}: has no docstring"
+    lazy = lazy_imports(module)
     for statement in module.tree.body[1:]:
-        if isinstance(statement, ast.Import | ast.ImportFrom):
+        if isinstance(statement, ast.Import | ast.ImportFrom) or (isinstance(statement, ast.If) and lazy):
             continue
-        if assigned(statement) not in {"__all__", "__version__"}:
+        if assigned(statement) not in {"__all__", "__version__", "__getattr__"}:
             yield f"{module.at(statement)}: is neither an import nor __all__ nor __version__"
     names, expected = exported(module), set(public_imports(module))
     if any(assigned(statement) == "__version__" for statement in module.tree.body):
@@ -157,6 +166,17 @@ def test_a_right_list_passes(tmp_path: Path) -> None:
         },
     )
     assert violations(root) == []
+
+
+LAZY = 'if _TYPE_CHECKING:\n    from .a import B\n__getattr__ = _names_from(__name__, ("a",))\n'
+
+
+def test_a_lazy_list_passes_and_is_checked_like_any(tmp_path: Path) -> None:
+    """Names under `if _TYPE_CHECKING` count where a `__getattr__` gives them, and only there."""
+    path = "store/backends/__init__.py"
+    assert violations(plant(tmp_path, {path: f'"""Names."""\n{LAZY}__all__ = ["B"]\n'})) == []
+    for text in (LAZY, LAZY.partition("__getattr__")[0] + '__all__ = ["B"]\n', LAZY + "if x:\n    y()\n"):
+        assert violations(plant(tmp_path, {path: f'"""Names."""\n{text}'})) != []
 
 
 @pytest.mark.parametrize("package", ["store", "midflight"])
