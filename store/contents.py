@@ -9,10 +9,11 @@ import anyio.to_thread
 
 from .errors import CorruptCheckpoint, NotFound
 from .findings import Finding, FrameCheck, Seen, check_frame, name_lives, secret
-from .index import Frame
+from .index import Frame, pieces
 from .layout import BlobRef, part_key
 from .limits import MIB
 from .manifest import Part, ParticipantManifest
+from .opened import check_blob_size
 from .root import Store
 from .secrets import LONGEST_SECRET, SecretHit, scan
 
@@ -39,10 +40,10 @@ class Look:
             self.progress(size)
 
 
-async def read_through(look: Look, ref: BlobRef, each: Each) -> None:
+async def read_through(look: Look, ref: BlobRef, max_bytes: int, each: Each) -> None:
     """Read a whole blob and check size and digest. Raises CorruptCheckpoint."""
     store = look.store
-    await check_size(store, ref)
+    await check_size(store, ref, max_bytes)
     digest = hashlib.sha256()
 
     def take(start: int, piece: bytes) -> None:
@@ -60,8 +61,9 @@ async def read_through(look: Look, ref: BlobRef, each: Each) -> None:
         raise CorruptCheckpoint(ref.key, "its content does not match its digest")
 
 
-async def check_size(store: Store, ref: BlobRef) -> None:
+async def check_size(store: Store, ref: BlobRef, max_bytes: int) -> None:
     """Look that a blob is there, with its size. Raises CorruptCheckpoint."""
+    check_blob_size(ref, max_bytes)
     try:
         found = (await store.backend.stat(ref.key)).size
     except NotFound as error:
@@ -70,19 +72,19 @@ async def check_size(store: Store, ref: BlobRef) -> None:
         raise CorruptCheckpoint(ref.key, f"it has {found} bytes, and its manifest says {ref.size}")
 
 
-async def check_blob(look: Look, ref: BlobRef) -> None:
+async def check_blob(look: Look, ref: BlobRef, max_bytes: int) -> None:
     """A blob's size, and where the look is deep its digest and what in it looks like a credential.
 
     Raises CorruptCheckpoint.
     """
     look.seen.blobs += 1
     if not look.deep:
-        await check_size(look.store, ref)
+        await check_size(look.store, ref, max_bytes)
         return
-    await read_blob(look, ref, keep=False)
+    await read_blob(look, ref, max_bytes, keep=False)
 
 
-async def read_blob(look: Look, ref: BlobRef, *, keep: bool) -> bytes:
+async def read_blob(look: Look, ref: BlobRef, max_bytes: int, *, keep: bool) -> bytes:
     """Check and scan a whole blob; its bytes where they are to be kept. Raises CorruptCheckpoint."""
     kept: list[bytes] = []
     hits: dict[SecretHit, None] = {}
@@ -96,18 +98,17 @@ async def read_blob(look: Look, ref: BlobRef, *, keep: bool) -> bytes:
         if keep:
             kept.append(piece)
 
-    await read_through(look, ref, each)
+    await read_through(look, ref, max_bytes, each)
     look.seen.findings += [secret(ref.key, "the blob", hit, f"byte {hit.offset}") for hit in hits]
     return b"".join(kept)
 
 
-async def check_part(look: Look, manifest: ParticipantManifest, frames: Sequence[Frame] | None, position: int) -> None:
-    """A part's size and digest, and every frame of it; goes on after damage, to name each record that is hit.
+async def check_part(look: Look, manifest: ParticipantManifest, own: Sequence[Frame], position: int) -> None:
+    """A part's size and digest, and every frame of its `own`; goes on after damage, to name each record that is hit.
 
     Raises CorruptCheckpoint where it is missing.
     """
     part, process = manifest.parts[position], str(manifest.process_name)
-    own = [frame for frame in frames or () if frame.part == position]
     key = part_key(manifest.checkpoint, manifest.process_name, part.name)
     look.seen.parts += 1
     look.seen.records += part.records
@@ -122,7 +123,8 @@ async def check_part(look: Look, manifest: ParticipantManifest, frames: Sequence
     digest = hashlib.sha256()
     broken = found != part.size
     for start, length, held in _pieces(part, own):
-        piece = await look.store.backend.get_range(key, start, length)
+        # Nothing is asked for past the end: a manifest may announce far more than there is.
+        piece = await look.store.backend.get_range(key, start, length) if start < found else b""
         findings = await anyio.to_thread.run_sync(partial(_look_at, digest, piece, start, held, check))
         broken = broken or any(finding.severity == "damage" for finding in findings)
         look.seen.findings += findings
@@ -136,13 +138,8 @@ def _pieces(part: Part, frames: Sequence[Frame]) -> Iterator[tuple[int, int, lis
     if not frames:
         yield from ((at, min(PIECE_BYTES, part.size - at), []) for at in range(0, part.size, PIECE_BYTES))
         return
-    held: list[Frame] = []
-    for frame in frames:
-        if held and frame.offset + frame.size - held[0].offset > PIECE_BYTES:
-            yield held[0].offset, frame.offset - held[0].offset, held
-            held = []
-        held.append(frame)
-    yield held[0].offset, held[-1].offset + held[-1].size - held[0].offset, held
+    for held in pieces(frames, PIECE_BYTES):
+        yield held[0].offset, held[-1].offset + held[-1].size - held[0].offset, held
 
 
 def _look_at(

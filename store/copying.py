@@ -14,7 +14,7 @@
 The source is only read. What a deletion plan of the destination names is not imported: its objects may be going while
 they look as if they stood. Neither is an id that a controller of the destination may still publish itself.
 
-Memory holds a few parts at a time, or one large object.
+Memory holds a few parts at a time, or one large object, none past the limits that verifying at the source has checked.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -190,7 +190,10 @@ def _manifest_item(checkpoint: CheckpointId, named: ParticipantRef) -> _Item:
 
 async def _aggregate_item(source: Store, ref: Ref) -> _Item:
     key = aggregate_key(ref.checkpoint)
-    return _Item(key=key, size=(await source.backend.stat(key)).size, digest=ref.digest, sealed=True)
+    size, limit = (await source.backend.stat(key)).size, source.limits.max_manifest_bytes
+    if size > limit:
+        raise CorruptCheckpoint(key, f"it has {size} bytes, and the limit is {limit}")
+    return _Item(key=key, size=size, digest=ref.digest, sealed=True)
 
 
 def _is_document(key: str, data: bytes, digest: str) -> bool:

@@ -86,6 +86,18 @@ def by_part(frames: Iterable[Frame], parts: int) -> list[list[Frame]]:
     return found
 
 
+def pieces(frames: Iterable[Frame], max_bytes: int) -> Iterator[list[Frame]]:
+    """Neighbouring frames of a part, together at most `max_bytes`; a longer frame is alone."""
+    held: list[Frame] = []
+    for frame in frames:
+        if held and frame.offset + frame.size - held[0].offset > max_bytes:
+            yield held
+            held = []
+        held.append(frame)
+    if held:
+        yield held
+
+
 def _lines(raw: bytes, name: str) -> Iterator[bytes]:
     """One line after the other, so that a million of them are never held at once."""
     start = 0

@@ -15,6 +15,8 @@ class Limits:
     """Uncompressed bytes after which a frame of a part is closed; one record may make it longer."""
     part_bytes: int = 8 * MIB
     """Compressed bytes after which a part is closed; one frame may make it longer."""
+    max_part_bytes: int = 160 * MIB
+    """Largest part that is read or written: `part_bytes`, one frame of the largest record, and some room."""
     max_record_bytes: int = 128 * MIB
     """Largest single record, encoded. A larger one is refused at commit and at restore."""
     max_rollout_id_chars: int = 200

@@ -102,7 +102,12 @@ class StateDocument(Document):
     @property
     def refs(self) -> list[BlobRef]:
         """Every blob that it takes to read the state."""
-        return [blob.ref for blob in (*self.blobs, *((self.blob,) if self.blob else ()))]
+        return [*(blob.ref for blob in self.blobs), *self.own_refs]
+
+    @property
+    def own_refs(self) -> list[BlobRef]:
+        """The blob that holds the JSON, where one does."""
+        return [self.blob.ref] if self.blob else []
 
 
 class Tally(Document):

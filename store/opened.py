@@ -9,8 +9,8 @@ from .entries import Ref
 from .errors import CorruptCheckpoint, ForeignObject, NotFound, ObjectTooLarge
 from .frames import sha256
 from .index import Frame, by_part, decode_index
-from .layout import BlobRef, CheckpointId, aggregate_key, index_key, participant_key
-from .limits import MIB
+from .layout import BlobRef, CheckpointId, aggregate_key, index_key, part_key, participant_key
+from .limits import MIB, Limits
 from .manifest import AggregateManifest, ParticipantManifest, ParticipantRef
 from .root import Store
 from .sealed import digest_of, load_model
@@ -77,6 +77,7 @@ async def load_participant(
     if digest_of(data) != ref.digest:
         raise CorruptCheckpoint(key, "it is not the one that is named")
     _check_origin(key, manifest.run_id, manifest.checkpoint, run_id, checkpoint)
+    _check_parts(manifest, store.limits)
     sums = (sum(part.records for part in manifest.parts), sum(part.size for part in manifest.parts))
     if manifest.process_name != ref.process_name or sums != (manifest.records, manifest.size):
         raise CorruptCheckpoint(key, "its fields contradict each other")
@@ -85,16 +86,34 @@ async def load_participant(
     return manifest
 
 
+def _check_parts(manifest: ParticipantManifest, limits: Limits) -> None:
+    """No part is announced that no writer makes: whoever reads one may count on it."""
+    for part in manifest.parts:
+        if part.size > limits.max_part_bytes:
+            key = part_key(manifest.checkpoint, manifest.process_name, part.name)
+            raise CorruptCheckpoint(key, f"it announces {part.size} bytes, and the limit is {limits.max_part_bytes}")
+
+
+def check_blob_size(ref: BlobRef, max_bytes: int) -> None:
+    """Refuse a blob by what it announces, before anything is asked of the store. Raises CorruptCheckpoint."""
+    if ref.size > max_bytes:
+        raise CorruptCheckpoint(ref.key, f"it announces {ref.size} bytes, past the limit of {max_bytes}")
+
+
 @damage_seen_twice
-async def check_blob(store: Store, ref: BlobRef) -> None:
+async def check_blob(store: Store, ref: BlobRef, max_bytes: int) -> None:
     """Read a blob piece by piece and check its size and digest. Raises CorruptCheckpoint."""
+    check_blob_size(ref, max_bytes)
     try:
         found = (await store.backend.stat(ref.key)).size
         if found != ref.size:
             raise CorruptCheckpoint(ref.key, f"it has {found} bytes, and its record says {ref.size}")
         digest = hashlib.sha256()
         for start in range(0, ref.size, _PIECE_BYTES):
-            piece = await store.backend.get_range(ref.key, start, min(_PIECE_BYTES, ref.size - start))
+            length = min(_PIECE_BYTES, ref.size - start)
+            piece = await store.backend.get_range(ref.key, start, length)
+            if len(piece) != length:
+                raise CorruptCheckpoint(ref.key, f"it ends after {start + len(piece)} of {ref.size} bytes")
             await anyio.to_thread.run_sync(digest.update, piece)
     except NotFound as error:
         raise CorruptCheckpoint(ref.key, "it is missing") from error

@@ -113,7 +113,10 @@ class PartWriter:
         return [part for part in self._slots if part is not None]
 
     def add(self, frame: EncodedFrame, group: TaskGroup) -> None:
-        """Append one frame to the open part. Raises DuplicateRollout."""
+        """Append one frame to the open part. Raises DuplicateRollout, and InvalidInput for a part past the limit."""
+        size, limit = self._open_size + len(frame.data), self._store.limits.max_part_bytes
+        if size > limit:
+            raise InvalidInput(f"a part of {self._process} would have {size} bytes, and the limit is {limit}")
         self.unique.add_all(frame.lives)
         self._frames.append(
             Frame(
@@ -127,7 +130,7 @@ class PartWriter:
             )
         )
         self._open.append(frame.data)
-        self._open_size += len(frame.data)
+        self._open_size = size
         self._open_raw += frame.raw_size
         self._open_records += len(frame.lives)
         if self._open_size >= self._store.limits.part_bytes:

@@ -5,6 +5,7 @@ the digest that the index pins. `Checkpoint.verify` reads and checks everything 
 first: it opens everything or nothing.
 """
 
+import hashlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -23,15 +24,15 @@ from .entries import Ref, require
 from .errors import CorruptCheckpoint, ForeignObject, NoCheckpoint, NotFound
 from .externals import check_externals
 from .frames import sha256
-from .index import Frame
+from .index import Frame, by_part, pieces
 from .layout import BlobRef, CheckpointId, Life, ProcessName, part_key
-from .manifest import AggregateManifest, ParticipantManifest, ParticipantRef, differing_fields
-from .opened import check_blob, load_aggregate, load_frames, load_participant, read_pinned
+from .manifest import AggregateManifest, Part, ParticipantManifest, ParticipantRef, differing_fields
+from .opened import check_blob, check_blob_size, load_aggregate, load_frames, load_participant, read_pinned
 from .records import RawRecord, Record
 from .root import Store
 from .statedoc import StateValue, decode_state
 from .tasks import map_bounded, open_group
-from .unpack import as_it_is, check_part, parse, unpack_run
+from .unpack import as_it_is, check_piece, parse, unpack_run
 from .values import resolve
 
 Which = Literal["head"] | CheckpointId
@@ -67,6 +68,10 @@ class Process:
     def key_of(self, frame: Frame) -> str:
         """The object that holds a frame."""
         return part_key(self.manifest.checkpoint, self.name, self.manifest.parts[frame.part].name)
+
+    def frames_by_part(self) -> list[list[Frame]]:
+        """The frames of each part, in order."""
+        return by_part(self.frames, len(self.manifest.parts))
 
     @property
     def blobs(self) -> Iterator[BlobRef]:
@@ -161,6 +166,8 @@ class Checkpoint:
         self.ref = ref
         self.manifest = manifest
         self.processes = processes
+        documents = (manifest.state, *(process.manifest.state for process in processes))
+        self._states = {ref for document in documents if document for ref in document.own_refs}
         _check_lives(manifest, processes)
 
     def __repr__(self) -> str:
@@ -196,27 +203,42 @@ class Checkpoint:
 
         Raises CorruptCheckpoint.
         """
-        jobs = [(process, part) for process in self.processes for part in range(len(process.manifest.parts))]
+        jobs = [
+            (process, part, frames)
+            for process in self.processes
+            for part, frames in zip(process.manifest.parts, process.frames_by_part(), strict=True)
+        ]
         await map_bounded(partial(self._verify_part, progress), jobs, self._store.limits.frames_in_flight)
-        await map_bounded(partial(check_blob, self._store), self.blobs, self._store.limits.requests_in_flight)
+        await map_bounded(self._verify_blob, self.blobs, self._store.limits.requests_in_flight)
         await check_externals(self.manifest.externals)
 
     @damage_seen_twice
-    async def _verify_part(self, progress: Progress | None, job: tuple[Process, int]) -> None:
-        process, position = job
-        part = process.manifest.parts[position]
+    async def _verify_part(self, progress: Progress | None, job: tuple[Process, Part, list[Frame]]) -> None:
+        """Piece by piece, none of them longer than a usual part or one frame, whatever the manifest announces."""
+        process, part, frames = job
         key = part_key(self.ref.checkpoint, process.name, part.name)
-        data = await read_pinned(self._store, key, part.size)
-        frames = [frame for frame in process.frames if frame.part == position]
-        await anyio.to_thread.run_sync(check_part, key, data, part.sha256, frames)
+        digest = hashlib.sha256()
+        for held in pieces(frames, self._store.limits.part_bytes):
+            start, end = held[0].offset, held[-1].offset + held[-1].size
+            one_more = 1 if end == part.size else 0  # It tells whether the object ends where it should.
+            data = await self._read_range(key, start, end - start + one_more)
+            await anyio.to_thread.run_sync(check_piece, key, data, held, digest)
+        if digest.hexdigest() != part.sha256:
+            raise CorruptCheckpoint(key, "its content does not match its digest")
         if progress is not None:
             progress(part.size)
+
+    async def _verify_blob(self, ref: BlobRef) -> None:
+        await check_blob(self._store, ref, self._largest(ref))
+
+    def _largest(self, ref: BlobRef) -> int:
+        """What a blob may have, for what it holds."""
+        return self._store.limits.max_state_bytes if ref in self._states else self._store.limits.max_blob_bytes
 
     @damage_seen_twice
     async def read_blob(self, ref: BlobRef) -> bytes:
         """A payload kept in a blob, checked by its digest. Raises CorruptCheckpoint."""
-        if ref.size > self._store.limits.max_state_bytes + self._store.limits.max_blob_bytes:
-            raise CorruptCheckpoint(ref.key, f"it announces {ref.size} bytes, past the limit")
+        check_blob_size(ref, self._largest(ref))
         data = await read_pinned(self._store, ref.key, ref.size)
         if await anyio.to_thread.run_sync(sha256, data) != ref.sha256:
             raise CorruptCheckpoint(ref.key, "its content does not match its digest")
@@ -316,11 +338,14 @@ class Checkpoint:
 
     @damage_seen_twice
     async def _read_run(self, run: Run, convert: Callable[[RawRecord, Frame], Item]) -> list[Item]:
-        try:
-            data = await self._store.backend.get_range(run.key, run.start, run.size)
-        except NotFound as error:
-            raise CorruptCheckpoint(run.key, "it is missing") from error
+        data = await self._read_range(run.key, run.start, run.size)
         return await anyio.to_thread.run_sync(unpack_run, run.key, data, run.frames, convert, self._store.limits)
+
+    async def _read_range(self, key: str, start: int, length: int) -> bytes:
+        try:
+            return await self._store.backend.get_range(key, start, length)
+        except NotFound as error:
+            raise CorruptCheckpoint(key, "it is missing") from error
 
 
 @dataclass(slots=True)

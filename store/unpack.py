@@ -1,5 +1,6 @@
 """From the bytes of a part to records, each step checked: digest, size, lines, lives, JSON, blobs. Runs in threads."""
 
+import hashlib
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -12,12 +13,18 @@ from .records import RawRecord, Record
 Item = TypeVar("Item")
 
 
-def check_part(key: str, data: bytes, digest: str, frames: Iterable[Frame]) -> None:
-    """Frames before the whole, so that the message says which records are hit. Raises CorruptCheckpoint."""
+def check_piece(key: str, data: bytes, frames: Iterable[Frame], whole: "hashlib._Hash") -> None:
+    """Neighbouring frames, which the piece must end with, and their share of the part's digest.
+
+    Raises CorruptCheckpoint, which says which records are hit.
+    """
+    at = 0
     for frame in frames:
-        check_frame(key, data[frame.offset : frame.offset + frame.size], frame)
-    if sha256(data) != digest:
-        raise CorruptCheckpoint(key, "its content does not match its digest")
+        check_frame(key, data[at : at + frame.size], frame)
+        at += frame.size
+    if len(data) > at:
+        raise CorruptCheckpoint(key, "it goes on after its last frame")
+    whole.update(data)
 
 
 def check_frame(key: str, data: bytes, frame: Frame) -> None:

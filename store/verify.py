@@ -18,10 +18,10 @@ from .audit import ChainAudit, audit_chain, noting
 from .backends.base import ObjectInfo
 from .contents import Look, check_blob, check_part, read_blob
 from .entries import Ref, require
-from .errors import AccessDenied, CorruptCheckpoint
+from .errors import AccessDenied
 from .externals import check_externals
 from .findings import Finding, Seen, secrets_in_document
-from .index import Frame
+from .index import Frame, by_part
 from .layout import CHAIN_PREFIX, BlobRef, CheckpointId, aggregate_key, index_key, part_key, participant_key
 from .leftovers import Owned, find_leftovers
 from .litter import temporary_files
@@ -83,6 +83,8 @@ class _Inspection:
     look: Look
     blobs: dict[BlobRef, Ref] = field(default_factory=dict)
     """Every blob that a checkpoint names, with the first one that does."""
+    states: set[BlobRef] = field(default_factory=set)
+    """Those of them that hold a state."""
     keys: dict[CheckpointId, set[str]] = field(default_factory=dict)
     """The objects of each checkpoint of which all manifests and indexes could be read."""
     chain: ChainAudit = field(default_factory=ChainAudit)
@@ -177,7 +179,7 @@ class _Inspection:
             self.look.seen.findings += await anyio.to_thread.run_sync(secrets_in_document, key, manifest)
             await self._state(key, str(process), manifest.state, ref)
             frames = await self._frames(manifest)
-            check = partial(self._part, manifest, frames)
+            check = partial(self._part, manifest, by_part(frames or (), len(manifest.parts)))
             await map_bounded(check, range(len(manifest.parts)), self.store.limits.frames_in_flight)
             return None if frames is None else Process(manifest, tuple(frames))
         return None
@@ -188,10 +190,10 @@ class _Inspection:
             return await load_frames(self.store, manifest)
         return None
 
-    async def _part(self, manifest: ParticipantManifest, frames: list[Frame] | None, position: int) -> None:
+    async def _part(self, manifest: ParticipantManifest, frames: list[list[Frame]], position: int) -> None:
         key = part_key(manifest.checkpoint, manifest.process_name, manifest.parts[position].name)
         with noting(self.look.seen.damage, key):
-            await check_part(self.look, manifest, frames, position)
+            await check_part(self.look, manifest, frames[position], position)
 
     def _name_blobs(self, blobs: Iterable[BlobRef], ref: Ref) -> None:
         for blob in blobs:
@@ -204,20 +206,21 @@ class _Inspection:
             self.look.seen.damage(where, f"{message}; named by checkpoint {ref.checkpoint}")
 
         with noting(note, blob.key):
-            await check_blob(self.look, blob)
+            limits = self.store.limits
+            is_state = blob in self.states
+            await check_blob(self.look, blob, limits.max_state_bytes if is_state else limits.max_blob_bytes)
 
     async def _state(self, key: str, owner: str, state: StateDocument | None, ref: Ref) -> None:
         """Parse a state, which is read and scanned also where it lies in a blob; the bytes in it are blobs like any."""
         if state is None:
             return
         self._name_blobs(state.refs, ref)
+        self.states.update(state.own_refs)
 
         async def read(blob: BlobRef) -> bytes:
-            if state.blob is None or blob != state.blob.ref:
+            if blob not in state.own_refs:
                 return b""
-            if blob.size > self.store.limits.max_state_bytes:
-                raise CorruptCheckpoint(blob.key, f"a state of {blob.size} bytes is past the limit")
-            return await read_blob(self.look, blob, keep=True)
+            return await read_blob(self.look, blob, self.store.limits.max_state_bytes, keep=True)
 
         with noting(self.look.seen.damage, key):
             await decode_state(state, owner, read)
