@@ -222,6 +222,7 @@ async def proxied() -> AsyncIterator[tuple[Backend, AsyncOpenAI]]:
     backend = Backend(Settings(control=True))
     async with serving(backend) as url, OpenAIEndpoint(f"{url}/v1", retry_for_s=0.0) as endpoint:
         transport = httpx.ASGITransport(app=data_app(ModelServer(endpoint), epoch=lambda: 1))
+        http: Any
         async with httpx.AsyncClient(transport=transport) as http:
             base = "http://proxy/rollouts/r0/1.0.0/v1"
             yield backend, AsyncOpenAI(base_url=base, api_key="none", http_client=http, max_retries=0)
@@ -261,7 +262,7 @@ async def test_failures_of_the_backend_are_typed() -> None:
         assert (caught.value.status_code, caught.value.response.json()["error"]["code"]) == (502, "model_failed")
         for stream in (False, True):
             with pytest.raises(openai.NotFoundError, match="does not exist"):
-                await client.completions.create(model="other", prompt="x", stream=stream)  # type: ignore[call-overload]
+                await client.completions.create(model="other", prompt="x", stream=stream)
 
 
 async def test_a_stream_that_breaks_off_is_an_error_and_is_kept_by_nobody() -> None:
