@@ -23,6 +23,7 @@ from .errors import (
 from .layout import entry_key, parse_entry_key
 from .root import Store
 from .sealed import load_model
+from .slots import refuse_folder
 from .tasks import map_bounded
 
 DAMAGE = (
@@ -100,13 +101,21 @@ async def _read_all(store: Store, numbers: Sequence[int]) -> list[Entry | StoreE
 async def _read(store: Store, n: int) -> Entry | StoreError:
     key = entry_key(n)
     try:
-        data = await store.backend.get(key, max_bytes=store.limits.max_entry_bytes)
+        data = await _get(store, key)
         entry = load_model(Entry, key, data, CorruptChain)
     except DAMAGE as error:
         return error
     if entry.n != n or entry.run_id != store.run_id:
         return CorruptChain(key, f"it says that it is entry {entry.n} of run {entry.run_id}")
     return entry
+
+
+async def _get(store: Store, key: str) -> bytes:
+    try:
+        return await store.backend.get(key, max_bytes=store.limits.max_entry_bytes)
+    except NotFound:
+        await refuse_folder(store.backend, key)
+        raise
 
 
 def _take(audit: ChainAudit, n: int, entry: Entry | StoreError, note: Note) -> None:

@@ -19,10 +19,20 @@ from contextlib import suppress
 from .again import damage_seen_twice
 from .backends.base import Backend
 from .entries import Action, Claim, Entry, Known, Ref, State, advance, next_epoch, refuse
-from .errors import AccessDenied, AlreadyExists, BackendError, CorruptChain, NotFound, ObjectTooLarge, OutcomeUnknown
+from .errors import (
+    AccessDenied,
+    AlreadyExists,
+    BackendError,
+    CorruptChain,
+    NotFound,
+    ObjectTooLarge,
+    OutcomeUnknown,
+    UnsafeObject,
+)
 from .layout import CHAIN_PREFIX, entry_key, parse_entry_key
 from .limits import DEFAULT_LIMITS, Limits
 from .sealed import load_model, seal, seal_within
+from .slots import refuse_folder
 from .tasks import map_bounded
 
 _READ_STEP = 1000
@@ -157,7 +167,10 @@ class Chain:
         key = entry_key(n)
         try:
             data = await self._backend.get(key, max_bytes=self._limits.max_entry_bytes)
-        except ObjectTooLarge as error:
+        except NotFound:
+            await refuse_folder(self._backend, key)
+            raise
+        except (ObjectTooLarge, UnsafeObject) as error:
             raise CorruptChain(key, error.message) from error
         entry = load_model(Entry, key, data, CorruptChain)
         if entry.n != n or entry.run_id != self.run_id:

@@ -1,8 +1,11 @@
 """Damage in the chain: whatever happened to an entry, it is named, and never taken for the end of the chain."""
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from store import (
@@ -10,10 +13,16 @@ from store import (
     CorruptChain,
     MemoryBackend,
     Publication,
+    Retention,
     UnsupportedVersion,
+    claim,
+    open_store,
+    prune,
+    verify_store,
 )
 from store.layout import entry_key
 from store.sealed import seal, unseal
+from tests.support.checkpoints import AGENT, publish_rounds, records
 
 from .test_chain import RUN, client, read, ref, sealing, started
 
@@ -130,3 +139,36 @@ async def test_a_newer_minor_version_may_add_fields() -> None:
     """What a reader may ignore does not stop it."""
     backend = await edited(await started(sealing(7)), 2, lambda entry: entry.update(version=[1, 9], more=[1]))
     assert len((await read(backend)).entries) == 2
+
+
+@pytest.mark.parametrize("obstacle", ["folder", "full folder", "link", "pipe"])
+@pytest.mark.parametrize("n", [1, 3])
+async def test_what_is_no_file_in_the_place_of_an_entry_is_damage_of_the_chain(
+    obstacle: str, n: int, tmp_path: Path
+) -> None:
+    """Nothing can be appended there: reading, claiming and verifying all say so, and name the slot."""
+    async with open_store(tmp_path / "root", "write") as store:
+        await publish_rounds(store, [{AGENT: records(1)}])
+        await anyio.to_thread.run_sync(block, tmp_path / "root" / entry_key(n), obstacle)
+        with pytest.raises(CorruptChain, match=entry_key(n)):
+            await store.chain()
+        with pytest.raises(CorruptChain, match=entry_key(n)):
+            async with claim(store, take_over=True):
+                pass
+        with pytest.raises(CorruptChain, match=entry_key(n)):
+            await prune(store, Retention())
+        damage = {found.object for found in (await verify_store(store)).findings if found.severity == "damage"}
+        assert damage == {entry_key(n)}
+
+
+def block(path: Path, obstacle: str) -> None:
+    """Put something there that is no regular file."""
+    path.unlink(missing_ok=True)
+    if obstacle == "link":
+        path.symlink_to("/dev/null")
+    elif obstacle == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+        if obstacle == "full folder":
+            (path / "x").write_bytes(b"x")
