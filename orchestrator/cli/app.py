@@ -1,41 +1,57 @@
-"""`midflight`: the entry of the command line."""
+"""The `midflight` script: what must be in place before anything of size is imported, and what is left when all fails.
 
-import logging
-from importlib.metadata import version
-from typing import Annotated
+1. A Ctrl-C ends the program with one line and exit code 130 from the first statement of `main` on, whatever is being
+   imported. While a command runs, `signals.interruptible` makes it a KeyboardInterrupt: the command can clean up.
+2. Streams 0 to 2 are open: a file of a store that got the number of a closed stream would be printed into.
+3. Nothing that is printed fails for its characters: what the encoding lacks comes out as an escape.
+"""
 
-import typer
+import os
+import sys
+import traceback
+from contextlib import suppress
 
-from . import backend, checkpoints, collect, render
+from .signals import stop_at_interrupt
 
-app = typer.Typer(
-    help="Checkpoints LLM rollouts in mid-flight and continues them after a crash.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-app.add_typer(checkpoints.app, name="checkpoints")
-backend.register(app)
-collect.register(app)
-
-
-def _show_version(asked: bool) -> None:
-    if asked:
-        render.print_text(f"midflight {version('midflight')}")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and stop.")
-    ] = False,
-) -> None:
-    """Checkpoints LLM rollouts in mid-flight and continues them after a crash."""
+FAILED = 4
+BUG = 70
 
 
 def main() -> None:
-    """The `midflight` script; what its libraries log is no part of what a command says."""
-    logging.getLogger().addHandler(logging.NullHandler())
-    app(prog_name="midflight")
+    """Run the command line and leave with its exit code."""
+    stop_at_interrupt()
+    open_streams()
+    try:
+        from .commands import run
+
+        run()
+    except OSError as error:  # no command raises one: this was help, the version or a usage error on its way out
+        _tell(f"midflight: cannot print: {os.strerror(error.errno or 0)}\n")
+        _leave(FAILED)
+    except Exception:
+        _tell(traceback.format_exc())
+        _leave(BUG)
+
+
+def open_streams() -> None:
+    """Put something in the place of closed streams; a write to stdout still fails, and can then be told."""
+    for number, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, flags)  # gets the lowest free number
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+        getattr(sys, name).reconfigure(errors="backslashreplace")
+
+
+def _tell(text: str) -> None:
+    with suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def _leave(code: int) -> None:
+    """Without the flush of streams that cannot take it."""
+    os._exit(code)

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from .signals import interruptible
+
 READY = "ready: "
 """The first line on stdout begins with this; the URL follows."""
 USAGE_ERROR = 2
@@ -31,7 +33,8 @@ def backend(
     pace = Pace(tokens_per_s=tokens_per_s, latency_s=latency_s, max_concurrency=max_concurrency)
     try:
         served = Backend(Settings(model=model, seed=seed, pace=pace, control=control, log=log))
-        serve_forever(served, host, port, lambda url: typer.echo(f"{READY}{url}"))
+        with interruptible():
+            serve_forever(served, host, port, lambda url: typer.echo(f"{READY}{url}"))
     except OSError as error:
         typer.echo(f"cannot start: {error}", err=True)
         raise typer.Exit(USAGE_ERROR) from error

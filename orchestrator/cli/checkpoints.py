@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Annotated
 
+import anyio.to_thread
 import typer
 
 from store import (
@@ -10,8 +11,7 @@ from store import (
     AccessDenied,
     AggregateManifest,
     Chain,
-    CheckpointId,
-    NoCheckpoint,
+    NoSpace,
     ObjectInfo,
     Ref,
     Retention,
@@ -19,7 +19,6 @@ from store import (
     StoreError,
     copy_checkpoint,
     diff_checkpoints,
-    find_checkpoint,
     open_checkpoint,
     prune,
     survey,
@@ -33,6 +32,7 @@ from store.reader import Which
 from store.tasks import map_bounded
 
 from . import compose
+from .choosing import NoRollout, find, parse_drop, parse_which
 from .documents import Compared, Copied, Document, Listing, Pruned, Row, Shown, ShownRollout
 from .progress import watching
 from .running import finish
@@ -58,11 +58,8 @@ RetryFor = Annotated[
 ]
 Chosen = Annotated[str, typer.Argument(metavar="[ID|head]", help="A checkpoint id, or head.")]
 _RETRY_FOR_S = DEFAULT_LIMITS.retry_for_s
-
-
-def parse_which(text: str) -> Which:
-    """`head`, or a checkpoint id. Raises InvalidName."""
-    return "head" if text == "head" else CheckpointId.parse(text)
+_NO_ROOM = "a prune first writes its plan, a few hundred bytes, and not even those fit"
+_MAKE_ROOM = "Free some kilobytes outside of the store and run the same command again; nothing is lost"
 
 
 @app.command("list")
@@ -141,7 +138,7 @@ def show_command(
 
 async def show_checkpoint(store: Store, which: Which) -> Shown:
     """Everything that `show` shows."""
-    ref = await find_checkpoint(store, which)
+    ref = await find(store, which)
     chain = await store.chain()
     checkpoint = await open_checkpoint(store, ref)
     return compose.shown(store.url, checkpoint, chain, compose.made_by(chain)[ref.checkpoint])
@@ -150,11 +147,11 @@ async def show_checkpoint(store: Store, which: Which) -> Shown:
 async def show_rollout(store: Store, which: Which, rollout_id: str) -> ShownRollout:
     """What becomes of one rollout, and its records; reads no frame without it. Raises NoCheckpoint."""
     check_rollout_id(rollout_id)
-    checkpoint = await open_checkpoint(store, which)
+    checkpoint = await open_checkpoint(store, await find(store, which))
     records = await checkpoint.rollout(rollout_id)
-    found = compose.shown_rollout(store.url, checkpoint.manifest, rollout_id, records)
+    found = await anyio.to_thread.run_sync(compose.shown_rollout, store.url, checkpoint.manifest, rollout_id, records)
     if found is None:
-        raise NoCheckpoint(f"checkpoint {checkpoint.ref.checkpoint} of {store.url}", f"with rollout {rollout_id}")
+        raise NoRollout(store.url, checkpoint.ref.checkpoint, rollout_id)
     return found
 
 
@@ -172,7 +169,7 @@ def verify_command(
 
     async def job() -> Document:
         async with make_target(url, endpoint_url, option or (), retry_for).open() as store:
-            chosen = None if which is None else (await find_checkpoint(store, parse_which(which))).checkpoint
+            chosen = None if which is None else (await find(store, parse_which(which))).checkpoint
             with watching("verifying") as progress:
                 report = await verify_store(store, chosen, deep=deep, progress=progress)
             return compose.verified(store.url, report)
@@ -195,7 +192,8 @@ def diff_command(
     async def job() -> Document:
         async with make_target(url, endpoint_url, option or (), retry_for).open() as store:
             with watching("comparing", "records") as progress:
-                found = await diff_checkpoints(store, parse_which(a), parse_which(b), progress)
+                refs = [await find(store, parse_which(name)) for name in (a, b)]
+                found = await diff_checkpoints(store, refs[0].checkpoint, refs[1].checkpoint, progress)
             return Compared(store=store.url, difference=found)
 
     finish("diff", job, as_json=as_json)
@@ -220,7 +218,7 @@ def prune_command(
 
     async def job() -> Document:
         target = make_target(url, endpoint_url, option or (), retry_for)
-        drops = frozenset(CheckpointId.parse(text) for text in drop or ())
+        drops = frozenset(map(parse_drop, drop or ()))
         policy = Retention(keep_last=keep_last, keep_every=keep_every, keep_tagged=keep_tagged, drop=drops)
         return await prune_store(target, policy, dry_run=dry_run)
 
@@ -233,9 +231,12 @@ async def prune_store(target: Target, policy: Retention, *, dry_run: bool) -> Pr
         compose.check_drops(store.url, await store.chain(), policy.drop)
         if dry_run:
             return compose.pruned(store.url, await survey(store, policy), None)
-    async with target.open("write") as store:
-        with watching("deleting", "objects") as progress:
-            report = await prune(store, policy, progress)
+    async with target.open("write", only_deletes=True) as store:
+        try:
+            with watching("deleting", "objects") as progress:
+                report = await prune(store, policy, progress)
+        except NoSpace as error:
+            raise NoSpace(error.operation, error.key, _NO_ROOM, hint=_MAKE_ROOM) from error
         return compose.pruned(store.url, report.survey, report)
 
 
@@ -270,7 +271,7 @@ def copy_command(
 async def copy_between(source: Target, destination: Target, which: Which) -> Copied:
     """What `copy` does. The destination is not made before the source is found to hold the checkpoint."""
     async with source.open() as from_store:
-        await find_checkpoint(from_store, which)
+        which = (await find(from_store, which)).checkpoint
         async with destination.open("write") as to_store:
             with watching("copying") as progress:
                 ref = await copy_checkpoint(from_store, to_store, which, progress)

@@ -7,22 +7,11 @@ from typing import Annotated
 
 import anyio
 import typer
-from rich.console import Console
 
 from store import Fenced, StoreError
 
-from ..collect import (
-    EXIT_FENCED,
-    ConfigError,
-    Options,
-    collect,
-    is_terminal,
-    json_events,
-    load_config,
-    plain_events,
-)
-from ..errors import CoordinationError
 from .exits import Exit, exit_of
+from .signals import interruptible
 
 GC_THRESHOLD = (50_000, 20, 20)
 """With tens of thousands of episodes in memory, Python spends a third of its time looking for cycles otherwise."""
@@ -43,6 +32,12 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print events as JSON lines on stdout.")] = False,
 ) -> None:
     """Run an evaluation, or continue it: the same command after any crash."""
+    # Here and not above: no other command waits until the collection run and its participants are imported.
+    from rich.console import Console
+
+    from ..collect import ConfigError, Options, collect, is_terminal, json_events, load_config, plain_events
+    from ..errors import CoordinationError
+
     console = Console(stderr=True)
     emit = json_events(_print_line) if as_json else plain_events(console)
     options = Options(
@@ -55,7 +50,8 @@ def command(
     gc.set_threshold(*GC_THRESHOLD)
     sys.path.insert(0, str(config.resolve().parent))  # Servers of one's own may stand beside the configuration.
     try:
-        summary = anyio.run(collect, load_config(config), options, emit)
+        with interruptible():
+            summary = anyio.run(collect, load_config(config), options, emit)
     except (ConfigError, StoreError, CoordinationError) as error:
         code = _code_of(error)
         console.print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
@@ -67,6 +63,8 @@ def command(
 
 
 def _code_of(error: Exception) -> int:
+    from ..collect import EXIT_FENCED, ConfigError
+
     if isinstance(error, Fenced):
         return EXIT_FENCED
     if isinstance(error, StoreError):

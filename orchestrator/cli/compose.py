@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
+import orjson
+
 from store import (
     AggregateManifest,
     Chain,
@@ -149,12 +151,15 @@ def shown_rollout(
                     becomes=becomes,
                     life=life,
                     reason=reason,
-                    records=tuple(
-                        ShownRecord(participant=str(name), life=str(record.life), line=record.line)
-                        for name, record in records.items()
-                    ),
+                    records=tuple(shown_record(name, record) for name, record in records.items()),
                 )
     return None
+
+
+def shown_record(name: ProcessName, record: RawRecord) -> ShownRecord:
+    """One record, made of what its line was parsed to and never of the line. Raises CorruptCheckpoint."""
+    life = record.parse().life
+    return ShownRecord(participant=str(name), life=str(life), record=orjson.loads(record.line))
 
 
 def verified(url: str, report: VerifyReport) -> Verified:

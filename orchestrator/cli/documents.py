@@ -4,6 +4,7 @@
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from store import CheckpointId, Difference, Finding
 
@@ -137,8 +138,8 @@ class ShownRecord:
 
     participant: str
     life: str
-    line: bytes
-    """As it is stored."""
+    record: Any
+    """The parsed line, with its escapes as they are stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
 Advance = Callable[[int], None]
 
 
@@ -19,6 +16,10 @@ def watching(
     if not sys.stderr.isatty():
         yield None
         return
+    # Here and not above: no command whose stderr is a pipe waits for it.
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
     number = (
         (DownloadColumn(), TransferSpeedColumn()) if unit == "bytes" else (TextColumn(f"{{task.completed}} {unit}"),)
     )

@@ -1,13 +1,12 @@
-"""Printing: tables for people, one JSON document for programs. The only module that writes to stdout or stderr.
+"""Printing: tables for people, one JSON document for programs. Where a command says something, it says it here.
 
 Whatever comes out of a store is untrusted: control characters are shown as escapes, and nothing is markup.
 """
 
-import base64
-import dataclasses
 import os
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -15,8 +14,6 @@ import orjson
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
-
-from store import CheckpointId, Life
 
 from .documents import (
     Compared,
@@ -27,13 +24,19 @@ from .documents import (
     Pruned,
     Row,
     Shown,
-    ShownRecord,
     ShownRollout,
     Verified,
 )
+from .jsonout import to_json
 
 _MANY = 10
 """Names that are shown one by one; of more it is said how many there are."""
+_LONGEST_CELL = 200
+"""Characters of one value in a table."""
+_LONGEST_FACT = 1000
+"""Characters of one line in a list of facts, which may name several things."""
+_LONGEST_LINE = 4000
+"""Characters of anything else that is one line, but for records, which are shown whole."""
 _WIDE = 1000
 """Columns where the output is no terminal: lines are never broken for a program that reads them."""
 _COLOURS = {"damage": "red", "secret": "magenta", "leftover": "yellow", "warning": "yellow"}
@@ -50,37 +53,17 @@ def print_document(document: Document, command: str, *, as_json: bool) -> None:
 
 
 def print_failure(failure: Failure) -> None:
-    """One line of what happened and what to do."""
+    """One line of what happened and what to do; where stderr does not take it, nobody can be told."""
     hint = f". {failure.hint}" if failure.hint else ""
-    _print(sys.stderr, [_text(f"midflight: {failure.message}{hint}")])
+    try:
+        _print(sys.stderr, [_text(f"midflight: {failure.message}{hint}")])
+    except OSError:
+        silence(sys.stderr)
 
 
 def print_text(text: str) -> None:
     """One plain line."""
     _print(sys.stdout, [_text(text)])
-
-
-def to_json(document: Document, command: str) -> bytes:
-    """The one JSON document of a command: its name, its exit code, and its fields."""
-    fields = _fields(document.difference) if isinstance(document, Compared) else {}
-    body = {"command": command, "exit_code": int(document.exit), **_fields(document), **fields}
-    body.pop("exit", None)
-    body.pop("difference", None)
-    return orjson.dumps(body, _plain, orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_APPEND_NEWLINE)
-
-
-def _fields(document: Any) -> dict[str, Any]:
-    return {field.name: getattr(document, field.name) for field in dataclasses.fields(document)}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, CheckpointId | Life):
-        return str(value)
-    if isinstance(value, ShownRecord):
-        return {"participant": value.participant, "life": value.life, "record": orjson.Fragment(value.line)}
-    if dataclasses.is_dataclass(value):
-        return _fields(value)
-    return base64.b64encode(value).decode()
 
 
 def _write(data: bytes) -> None:
@@ -102,9 +85,10 @@ def _print(stream: TextIO, parts: Iterable[RenderableType]) -> None:
     stream.flush()
 
 
-def silence_stdout() -> None:
-    """After a reader has gone away: let nothing fail when the interpreter flushes at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def silence(stream: TextIO) -> None:
+    """After a stream has failed: let nothing fail again when the interpreter flushes at its end."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 # Words and numbers for people
@@ -115,8 +99,17 @@ def safe(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def clip(text: str, limit: int) -> str:
+    """At most so many characters, and how many there were."""
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+
+
 def _text(text: str, style: str = "") -> Text:
-    return Text(safe(text), style=style)
+    return Text(safe(clip(text, _LONGEST_LINE)), style=style)
+
+
+def _cell(text: str) -> Text:
+    return Text(safe(clip(text, _LONGEST_CELL)))
 
 
 def amount(size: int | None) -> str:
@@ -151,7 +144,7 @@ def count(number: int, noun: str) -> str:
 
 def names(items: Iterable[object]) -> str:
     """A few by name, and how many more."""
-    shown = [str(item) for item in items]
+    shown = [clip(str(item), _LONGEST_CELL) for item in items]
     more = f" and {len(shown) - _MANY} more" if len(shown) > _MANY else ""
     return ", ".join(shown[:_MANY]) + more if shown else "-"
 
@@ -166,7 +159,7 @@ def _table(*columns: str, right: Iterable[str] = ()) -> Table:
 def _grid(rows: Iterable[tuple[str, str]]) -> Table:
     table = Table.grid(padding=(0, 2))
     for label, value in rows:
-        table.add_row(Text(label, style="bold"), _text(value))
+        table.add_row(Text(label, style="bold"), Text(safe(clip(value, _LONGEST_FACT))))
     return table
 
 
@@ -196,7 +189,7 @@ def _listing(listing: Listing) -> Iterable[RenderableType]:
             age(row.created_at, now),
             " ".join(row.tags),
         ]
-        table.add_row(*map(_text, cells), style="red" if row.damage else "")
+        table.add_row(*map(_cell, cells), style="red" if row.damage else "")
     yield _text(
         f"{listing.store}: run {listing.run_id}, epoch {listing.epoch}, {count(listing.entries, 'chain entry')}"
     )
@@ -230,7 +223,7 @@ def _shown(shown: Shown) -> Iterable[RenderableType]:
         table = _table("PARTICIPANT", "RECORDS", "SIZE", "BLOBS", right=("RECORDS", "SIZE", "BLOBS"))
         for share in shown.participants:
             cells = [share.participant, str(share.records), amount(share.bytes), str(share.blobs)]
-            table.add_row(*map(_text, cells))
+            table.add_row(*map(_cell, cells))
         yield table
     for dropped in shown.dropped[:_MANY]:
         yield _text(f"left out: {dropped.life}: {dropped.reason}", "yellow")
@@ -275,7 +268,7 @@ def _rollout(rollout: ShownRollout) -> Iterable[RenderableType]:
     )
     for record in rollout.records:
         yield _text(f"{record.participant}:", "bold")
-        pretty = orjson.dumps(orjson.loads(record.line), option=orjson.OPT_INDENT_2).decode()
+        pretty = orjson.dumps(record.record, option=orjson.OPT_INDENT_2).decode()
         yield Text("\n".join(safe(line) for line in pretty.split("\n")))
     if not rollout.records:
         yield _text("no participant keeps a record of it")
@@ -308,7 +301,7 @@ def _compared(compared: Compared) -> Iterable[RenderableType]:
     table = _table("PARTICIPANT", "RECORDS", "", "SIZE", " ", right=("RECORDS", "SIZE"))
     for one in found.participants:
         sides = [(side.count, amount(side.bytes)) if side else ("-", "-") for side in (one.a, one.b)]
-        table.add_row(*map(_text, [one.name, str(sides[0][0]), f"-> {sides[1][0]}", sides[0][1], f"-> {sides[1][1]}"]))
+        table.add_row(*map(_cell, [one.name, str(sides[0][0]), f"-> {sides[1][0]}", sides[0][1], f"-> {sides[1][1]}"]))
     yield table
     yield _grid(
         [
@@ -327,7 +320,7 @@ def _compared(compared: Compared) -> Iterable[RenderableType]:
 def _pruned(pruned: Pruned) -> Iterable[RenderableType]:
     table = _table("CHECKPOINT", "", "WHY")
     for one in pruned.checkpoints:
-        table.add_row(*map(_text, [str(one.checkpoint), "keep" if one.keep else "drop", one.reason]))
+        table.add_row(*map(_cell, [str(one.checkpoint), "keep" if one.keep else "drop", one.reason]))
     if pruned.checkpoints:
         yield table
     if pruned.leftovers:

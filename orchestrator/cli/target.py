@@ -34,10 +34,13 @@ class Target:
     """Of the fsspec file system."""
     retry_for_s: float = DEFAULT_LIMITS.retry_for_s
 
-    def open(self, mode: Literal["read", "write"] = "read") -> AbstractAsyncContextManager[Store]:
-        """Open it; for writing it is made where there is none."""
+    def open(
+        self, mode: Literal["read", "write"] = "read", *, only_deletes: bool = False
+    ) -> AbstractAsyncContextManager[Store]:
+        """Open it; for writing it is made where there is none, and refused where it is full unless `only_deletes`."""
         limits = replace(DEFAULT_LIMITS, retry_for_s=self.retry_for_s)
-        return open_store(self.url, mode, limits=limits, storage_options=dict(self.options))
+        options = dict(self.options)
+        return open_store(self.url, mode, limits=limits, storage_options=options, only_deletes=only_deletes)
 
 
 def make_target(url: str, endpoint_url: str | None, options: Iterable[str], retry_for_s: float) -> Target:

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from typer.testing import CliRunner
 
-from orchestrator.cli.app import app
+from orchestrator.cli.commands import app
 from store import DEFAULT_LIMITS, Limits, Segment, claim, open_store
 from tests.support.checkpoints import AGENT, TOOLS, life, publish, records
 

@@ -143,7 +143,7 @@ def test_show_rollout_reads_no_frame_of_others(root: Path, run: Run) -> None:
     [
         ("slow", 0, "restarts"),
         ("bad", 0, "dropped (it failed"),
-        ("never", 3, "does not hold"),
+        ("never", 3, "knows no rollout never"),
         ("../etc", 2, "rollout id"),
     ],
 )
@@ -229,6 +229,7 @@ def test_prune_deletes_what_no_rule_keeps(root: Path, run: Run) -> None:
         (("--drop", "1.2"), 2, "is the head and is never deleted"),
         (("--drop", "7.7"), 3, "does not hold"),
         (("--drop", "x"), 2, "checkpoint id"),
+        (("--drop", "head"), 2, "the head is never deleted"),
         (("--keep-last", "-1"), 2, "--keep-last"),
     ],
 )
@@ -254,7 +255,11 @@ def test_copy_makes_a_store_that_verifies(root: Path, run: Run, tmp_path: Path) 
     [row] = run("list", other, "--json").document["checkpoints"]
     assert (row["imported"], row["head"]) == (True, False)
     assert run("show", other, "1.1").code == 0
-    assert run("show", other).code == 3
+    for arguments in (("show", other), ("show", other, "--rollout", "r1"), ("diff", other, "head", "1.1")):
+        ran = run(*arguments)
+        assert ran.code == 3
+        assert "has no head" in ran.err
+        assert "Name what was imported: 1.1" in ran.err
     assert run("verify", other, "--deep").code == 0
 
 
@@ -263,6 +268,25 @@ def test_copy_of_what_is_not_there_makes_nothing(root: Path, run: Run, tmp_path:
     assert run("copy", root, tmp_path / "other", "--checkpoint", "8.8").code == 3
     assert run("copy", tmp_path / "none", tmp_path / "other").code == 3
     assert not (tmp_path / "other").exists()
+
+
+def test_copy_onto_a_file_or_a_dangling_link_is_refused(root: Path, run: Run, tmp_path: Path) -> None:
+    """Nothing is written over it, and the message says what stands there."""
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to("nowhere")
+    for place in ("file", "link"):
+        ran = run("copy", root, tmp_path / place)
+        assert ran.code == 2
+        assert "a file, or a link that leads nowhere" in ran.err
+    assert run("copy", root, "/proc/midflight").code == 4
+    assert run("list", tmp_path / ("x" * 300)).code == 2
+
+
+def test_the_store_in_a_document_is_a_url_that_opens_it(root: Path, run: Run) -> None:
+    """Also where the path has characters that mean something in a URL, or are no text."""
+    odd = root.rename(root.with_name("a%20b?c#d\udcff::e"))
+    shown = run("list", odd, "--json").document["store"]
+    assert run("show", shown, "--json").document["store"] == shown
 
 
 def test_copy_onto_another_checkpoint_of_that_id_is_refused(root: Path, run: Run, tmp_path: Path) -> None:

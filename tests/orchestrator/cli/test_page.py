@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from orchestrator.cli.app import app
+from orchestrator.cli.commands import app
 
 pytestmark = pytest.mark.process
 

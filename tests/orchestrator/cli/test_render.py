@@ -1,10 +1,14 @@
 """What is printed is safe to look at, and short where there is much of it."""
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from orchestrator.cli.render import age, amount, count, names, safe
+from orchestrator.cli.documents import Copied, Document, Listing, Row
+from orchestrator.cli.jsonout import plain, to_json
+from orchestrator.cli.render import age, amount, count, names, print_document, safe
+from store import CheckpointId
 
 pytestmark = pytest.mark.unit
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
@@ -56,6 +60,45 @@ def test_bytes_are_shown_in_decimal_units(size: int | None, text: str) -> None:
 def test_an_age_is_for_people_and_never_fails(created_at: str, text: str) -> None:
     """A clock that is wrong, or text that is no time, is shown as what it is."""
     assert age(created_at, NOW) == text
+
+
+HUGE = "2026" * 25_000
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        Copied(source=HUGE, destination=HUGE, checkpoint=CheckpointId(1, 1), run_id=HUGE, digest="d"),
+        Listing(
+            store="s",
+            run_id="r",
+            epoch=1,
+            entries=1,
+            head=None,
+            checkpoints=(Row(checkpoint=CheckpointId(1, 1), head=True, imported=False, entry=1, created_at=HUGE),),
+            deletions=(),
+            warnings=(HUGE,),
+        ),
+    ],
+)
+def test_a_huge_field_does_not_fill_a_screen(document: Document, capsys: pytest.CaptureFixture[str]) -> None:
+    """Tables and lines are cut, with the length said; the JSON document is whole."""
+    print_document(document, "x", as_json=False)
+    shown = capsys.readouterr().out
+    assert len(shown) < 10_000
+    assert "characters)" in shown
+    assert HUGE.encode() in to_json(document, "x")
+
+
+def test_a_document_is_ascii_without_control_characters() -> None:
+    """No terminal acts on it, no encoding lacks a letter of it, and bytes of a path that are no text are escapes."""
+    odd = "\x1b[31m\x7f\x9b2J\u202e数\udcff\n"
+    document = Copied(source=odd, destination="d", checkpoint=CheckpointId(1, 1), run_id="r", digest="d")
+    data = to_json(document, "copy")
+    assert data.isascii()
+    assert data.rstrip(b"\n").decode().isprintable()
+    assert json.loads(data)["source"] == odd.replace("\udcff", "\\udcff")
+    assert plain({"a": (b"x",)}) == {"a": ["eA=="]}
 
 
 def test_many_names_are_cut_and_counted() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from orchestrator.cli.documents import Copied, Document, Failure
 from orchestrator.cli.exits import Exit
-from orchestrator.cli.render import to_json
+from orchestrator.cli.jsonout import to_json
 from orchestrator.cli.running import outcome
 from store import CheckpointId, NoCheckpoint
 

@@ -1,0 +1,41 @@
+"""The commands of `midflight`, put together."""
+
+import logging
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from . import backend, checkpoints, collect, render
+
+app = typer.Typer(
+    help="Checkpoints LLM rollouts in mid-flight and continues them after a crash.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(checkpoints.app, name="checkpoints")
+backend.register(app)
+collect.register(app)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        render.print_text(f"midflight {version('midflight')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Checkpoints LLM rollouts in mid-flight and continues them after a crash."""
+
+
+def run() -> None:
+    """Run what the arguments say; what its libraries log is no part of what a command says."""
+    logging.getLogger().addHandler(logging.NullHandler())
+    app(prog_name="midflight")

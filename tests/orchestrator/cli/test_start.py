@@ -1,0 +1,53 @@
+"""Starting: Ctrl-C at any moment is one line and exit code 130, and no command imports what it does not use."""
+
+import subprocess
+import sys
+
+import pytest
+
+from .test_process import TIMEOUT_S
+
+pytestmark = pytest.mark.process
+
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+from orchestrator.cli.app import main
+sys.argv = ["midflight", "checkpoints"]
+main()
+"""
+WATCHED_IMPORTS = """
+import sys
+from orchestrator.cli.app import main
+sys.argv = ["midflight", *sys.argv[1:]]
+try:
+    main()
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
+
+
+def python(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in a fresh interpreter."""
+    command = [sys.executable, "-c", script, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+
+
+@pytest.mark.parametrize("module", ["orchestrator.cli.commands", "typer", "store", "pydantic", "anyio", "rich.console"])
+def test_an_interrupt_while_the_program_starts_is_one_line(module: str) -> None:
+    """Whatever is being imported at that moment."""
+    ran = python(INTERRUPTED_IMPORT.format(module=module))
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "midflight: interrupted\n")
+
+
+@pytest.mark.parametrize("arguments", [("--version",), ("checkpoints", "--help"), ("checkpoints", "list", "nowhere")])
+def test_no_command_imports_what_it_does_not_use(arguments: tuple[str, ...]) -> None:
+    """Neither participants nor the collection run nor a cloud library."""
+    imported = set(python(WATCHED_IMPORTS, *arguments).stderr.split())
+    assert "orchestrator.cli.app" in imported
+    unused = {"participants", "orchestrator.collect", "orchestrator.fleet", "s3fs", "aiobotocore", "store.backends.s3"}
+    assert not imported & {*unused, "uvicorn", "httpx", "starlette", "rich.progress"}
