@@ -9,7 +9,7 @@ checkpoint exists.
     during 3               the entry, or nothing of it; a later claim decides by its place on the chain
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,6 +24,7 @@ from .backends.retry import create_once
 from .chain import Chain, Decide, find_ref
 from .entries import Action, Claim, Entry, Publication, Ref, Seal, Segment, require
 from .errors import (
+    AccessDenied,
     BackendError,
     CheckpointDeleted,
     ControllerAlive,
@@ -34,7 +35,7 @@ from .errors import (
     StoreUnavailable,
 )
 from .externals import check_externals
-from .layout import BlobRef, CheckpointId, Life, aggregate_key
+from .layout import CHECKPOINTS_PREFIX, BlobRef, CheckpointId, Life, aggregate_key, parse_checkpoint_key
 from .manifest import AggregateManifest, Dropped, External, ParticipantRef, StateDocument, software_versions
 from .opened import load_frames, load_participant
 from .root import Store
@@ -79,6 +80,7 @@ async def claim(store: Store, base: Base = "head", *, take_over: bool = False) -
     CheckpointDeleted for a base that is not there, Fenced where a third one was faster.
     """
     chain = await store.chain()
+    taken = await _ids_with_objects(store)
     judged = chain.state.epoch
     if not take_over:
         await refuse_if_alive(store, judged)
@@ -90,7 +92,19 @@ async def claim(store: Store, base: Base = "head", *, take_over: bool = False) -
 
     entry = await chain.append(None, decide)
     async with keep_alive(store, entry.epoch):
-        yield Controller(store, chain, entry.epoch)
+        yield Controller(store, chain, entry.epoch, taken)
+
+
+async def _ids_with_objects(store: Store) -> frozenset[CheckpointId]:
+    """Ids that a listing shows objects of: a copy that was interrupted has left some, which no new round may meet.
+
+    Only a hint, so that a round does not fail needlessly: whatever it misses ends in a CheckpointConflict.
+    """
+    try:
+        listed = await store.backend.list(CHECKPOINTS_PREFIX)
+    except AccessDenied:
+        return frozenset()
+    return frozenset(found for info in listed if (found := parse_checkpoint_key(info.key)))
 
 
 def _choose_base(store: Store, chain: Chain, base: Base) -> Ref | None:
@@ -102,11 +116,12 @@ def _choose_base(store: Store, chain: Chain, base: Base) -> Ref | None:
 class Controller:
     """One claim of a run: publishes checkpoints and seals output until a higher epoch fences it."""
 
-    def __init__(self, store: Store, chain: Chain, epoch: int) -> None:
-        """Made by `claim`."""
+    def __init__(self, store: Store, chain: Chain, epoch: int, taken: Collection[CheckpointId] = ()) -> None:
+        """Made by `claim`; `taken` are ids that no round gets."""
         self._store = store
         self._chain = chain
         self._lock = anyio.Lock()
+        self._taken = taken
         self._rounds = 0
         self.epoch = epoch
 
@@ -119,8 +134,10 @@ class Controller:
         return self._chain.state.head
 
     def next_round(self) -> CheckpointId:
-        """The id of a new round of this epoch; an id is used once."""
+        """The id of a new round of this epoch; an id is used once, and none of which objects stood at the claim."""
         self._rounds += 1
+        while CheckpointId(self.epoch, self._rounds) in self._taken:
+            self._rounds += 1
         return CheckpointId(self.epoch, self._rounds)
 
     async def publish(self, draft: Draft, *, timeout_s: float) -> Ref:

@@ -220,22 +220,19 @@ async def test_what_an_earlier_try_left_is_never_mixed_in() -> None:
     def gone(call: Call) -> BackendError:
         return IOFailed(call.verb, call.key)
 
-    backend_of(store).inject(Fault(verb="delete", error=gone))
-    backend_of(store).inject(Fault(verb="create", key_part="manifest", error=gone))
-    with pytest.raises(IOFailed):
-        await commit(store, [*records(40, turns=5), Record(life("dead"), bytes(300))])
-    left = set(keys(store))
-    for index in keys(store, "/index-"):
-        write(store, index, b"rubbish")
-    receipt = await commit(store, records(10))
-    named = {part.name for part in receipt.manifest.parts}
-    assert left
-    assert not any(name in key for name in named for key in left)
     async with claim(store) as controller:
-        assert controller.next_round() == FIRST
-        shares = {AGENT: records(10)}
-        controller._rounds = 0
-        await publish(store, controller, shares)
+        backend_of(store).inject(Fault(verb="delete", error=gone))
+        backend_of(store).inject(Fault(verb="create", key_part="manifest", error=gone))
+        with pytest.raises(IOFailed):
+            await commit(store, [*records(40, turns=5), Record(life("dead"), bytes(300))])
+        left = set(keys(store, "1.1"))
+        for index in keys(store, "/index-"):
+            write(store, index, b"rubbish")
+        receipt = await commit(store, records(10))
+        named = {part.name for part in receipt.manifest.parts}
+        assert left
+        assert not any(name in key for name in named for key in left)
+        assert (await publish(store, controller, {AGENT: records(10)})).checkpoint == FIRST
     async with (await open_checkpoint(store)).records() as found:
         assert [record async for record in found] == records(10)
 
@@ -273,6 +270,19 @@ async def test_a_commit_that_fails_late_takes_nothing_from_the_one_that_stands()
         await late.run(interrupted())
     receipt = await commit(store, records(300))
     assert len(keys(store, ".jsonl.zst")) == len(receipt.manifest.parts) + 1
+
+
+async def test_a_commit_that_is_stopped_within_its_guard_writes_no_manifest() -> None:
+    """The guard is the last that happens before the manifest is sent; a stop from inside it still counts."""
+    store = memory_store()
+
+    def guard() -> None:
+        stopped.stop()
+
+    stopped = ParticipantCommit(store, FIRST, AGENT, guard=guard)
+    with pytest.raises(CommitStopped):
+        await stopped.run(records(3))
+    assert keys(store) == []
 
 
 async def test_a_commit_that_is_stopped_writes_no_manifest() -> None:

@@ -391,6 +391,24 @@ async def test_a_source_that_is_pruned_during_a_copy_says_so() -> None:
 
 
 @unit
+async def test_a_round_after_an_interrupted_copy_takes_an_id_of_its_own() -> None:
+    """What was copied of 2.1 and not imported is met by no round of epoch 2, and the copy can still be finished."""
+    source = await store_with(shares(3))
+    await publish_rounds(source, [shares(4)])
+    copied_id, destination = CheckpointId(2, 1), await store_with(shares(2))
+    assert isinstance(destination.backend, MemoryBackend)
+    destination.backend.inject(
+        Fault(verb="create", key_part="2.1/manifest.json", error=lambda call: IOFailed(call.verb, call.key))
+    )
+    with pytest.raises(IOFailed):
+        await copy_checkpoint(source, destination, copied_id)
+    [ref] = await publish_rounds(destination, [shares(6)])
+    assert ref.checkpoint == CheckpointId(2, 2)
+    assert (await copy_checkpoint(source, destination, copied_id)).checkpoint == copied_id
+    assert (await verify_store(destination, deep=True)).findings == ()
+
+
+@unit
 async def test_a_copy_is_restored_by_name_and_goes_on() -> None:
     """A claim that names it takes an epoch above its own; the next checkpoint continues it and shares its blobs."""
     source, destination = await a_source(), memory_store()
