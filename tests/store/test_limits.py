@@ -138,6 +138,18 @@ async def test_an_aggregate_manifest_that_lies_is_refused(lie: str) -> None:
     assert "1.1" in str(error) or "blobs/ab/" in str(error)
 
 
+async def test_a_process_named_twice_is_refused_though_every_sum_is_right() -> None:
+    """The aggregate manifest counts its records twice, so that nothing but the name can give it away."""
+    store = await store_with({AGENT: [], TOOLS: records(2)})
+
+    def twice(document: Any) -> None:
+        [empty] = [ref for ref in document["participants"] if ref["kind"] == AGENT.kind]
+        document["participants"].append(empty)
+
+    forge_aggregate(store, twice)
+    await expect_refusal(store, names="contradict each other")
+
+
 MANIFEST_LIES: dict[str, Lie] = {
     "size": lambda d: d.update(size=HUGE),
     "records": lambda d: d.update(records=1),

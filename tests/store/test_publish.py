@@ -1,7 +1,9 @@
 """Publications: what a controller may make exist, exactly once, and what it is told when nobody can say."""
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import anyio
 import pytest
@@ -16,6 +18,7 @@ from store import (
     CorruptCheckpoint,
     Draft,
     DuplicateRollout,
+    External,
     InvalidInput,
     Life,
     MemoryBackend,
@@ -243,6 +246,26 @@ async def test_what_a_receipt_pins_is_read_back(part: str, damage: str) -> None:
         with pytest.raises(CorruptCheckpoint, match=key):
             await controller.publish(draft, timeout_s=5)
     assert not await exists(store, aggregate_key(FIRST))
+
+
+@pytest.mark.parametrize("content", [None, b"weighty", b"weight"])
+async def test_a_file_outside_the_store_that_is_not_as_it_is_said_is_never_published(
+    content: bytes | None, tmp_path: Path
+) -> None:
+    """Missing, other or shorter than the draft says: nothing is written; once it is right, the draft is published."""
+    path = anyio.Path(tmp_path / "weights")
+    if content is not None:
+        await path.write_bytes(content)
+    external = External(url=str(path), size=7, sha256=hashlib.sha256(b"weights").hexdigest())
+    store = memory_store()
+    async with claim(store) as controller:
+        draft = dataclasses.replace(await drafted(store, controller), externals=[external])
+        with pytest.raises(CorruptCheckpoint, match=str(path)):
+            await controller.publish(draft, timeout_s=5)
+        assert not await exists(store, aggregate_key(FIRST))
+        await path.write_bytes(b"weights")
+        await controller.publish(draft, timeout_s=5)
+    assert await publications(store) == ["1.1"]
 
 
 async def test_a_draft_that_continues_another_than_the_head_is_refused() -> None:
