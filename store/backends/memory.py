@@ -85,9 +85,7 @@ def forget_space(name: str) -> None:
 class MemoryBackend:
     """Keeps objects in this process, shared by name; see `inject` for what it can do wrong."""
 
-    def __init__(
-        self, name: str = "", *, space: MemorySpace | None = None, clock: Callable[[], float] = time
-    ) -> None:
+    def __init__(self, name: str = "", *, space: MemorySpace | None = None, clock: Callable[[], float] = time) -> None:
         """`clock` gives the store's time in seconds; a `space` of one's own is shared with nobody by name."""
         self._url = f"memory://{name}"
         self._space = space if space is not None else _SPACES.setdefault(name, MemorySpace())
@@ -206,9 +204,7 @@ class MemoryBackend:
         self.calls.append(call)
         struck = [armed.fault for armed in self._armed if armed.fires(call)]  # all of them count this call
         fault = struck[0] if struck else None
-        await (
-            anyio.lowlevel.checkpoint()
-        )  # the one place to be cancelled or overtaken: what follows is atomic
+        await anyio.lowlevel.checkpoint()  # the one place to be cancelled or overtaken: what follows is atomic
         if fault is not None and not fault.after:
             await _go_wrong(fault, call)
         yield

@@ -33,9 +33,7 @@ def filesystem_of(path: str, read: MountReader = read_mountinfo) -> str:
     best, found = "", ""
     for line in read().splitlines():
         mount_point, kind = _parse(line)
-        if _holds(mount_point, path) and len(mount_point) >= len(
-            best
-        ):  # of two on one folder the later is on top
+        if _holds(mount_point, path) and len(mount_point) >= len(best):  # of two on one folder the later is on top
             best, found = mount_point, kind
     return found
 

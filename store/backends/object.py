@@ -18,7 +18,7 @@ import fsspec
 from fsspec.asyn import AsyncFileSystem
 from fsspec.registry import known_implementations
 
-from ..errors import InvalidStoreURL, MissingExtra, NotFound, ObjectTooLarge
+from ..errors import InvalidInput, InvalidStoreURL, MissingExtra, NotFound, ObjectTooLarge
 from ..limits import DEFAULT_LIMITS, Limits
 from .base import Backend, ObjectInfo, Traits
 from .keys import check_key, check_prefix, is_key
@@ -66,14 +66,18 @@ def make_object_backend(
         "skip_instance_cache": True,
         "use_listings_cache": False,
     }
-    return ObjectBackend(kind(**options), f"{bucket}/{prefix}".strip("/"), scheme=scheme)
+    try:
+        filesystem = kind(**options)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"the file system for {scheme} refuses its options: {error}") from error
+    return ObjectBackend(filesystem, str(kind._strip_protocol(url)).strip("/"), scheme=scheme)
 
 
 class ObjectBackend:
     """Keeps objects through an asynchronous fsspec file system."""
 
     def __init__(self, filesystem: AsyncFileSystem, root: str, *, scheme: str) -> None:
-        """`root` is the path of the store in the file system, bucket first."""
+        """`root` is the path of the store in the file system, bucket first; for HTTP it is the URL."""
         self._fs = filesystem
         self._root = root.rstrip("/")
         self._scheme = scheme
@@ -84,7 +88,7 @@ class ObjectBackend:
     @property
     def url(self) -> str:
         """The root, for messages; holds no credentials."""
-        return f"{self._scheme}://{self._root.lstrip('/')}"
+        return self._root if "://" in self._root else f"{self._scheme}://{self._root.lstrip('/')}"
 
     @property
     def traits(self) -> Traits:
@@ -117,9 +121,7 @@ class ObjectBackend:
         if start >= size or length <= 0:
             return b""
         with translate("get_range", key, self.url):
-            return bytes(
-                await self._fs._cat_file(self._path(key), start=start, end=min(size, start + length))
-            )
+            return bytes(await self._fs._cat_file(self._path(key), start=start, end=min(size, start + length)))
 
     async def stat(self, key: str) -> ObjectInfo:
         """Look at one object without reading it."""

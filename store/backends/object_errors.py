@@ -131,9 +131,7 @@ def _response(error: BaseException) -> Mapping[str, Any] | None:
 def _of_response(response: Mapping[str, Any], operation: str, key: str, url: str) -> StoreError:
     told = response["Error"]
     code = str(told.get("Code", ""))
-    status = int(
-        response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or (code if code.isdigit() else 0)
-    )
+    status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or (code if code.isdigit() else 0))
     return of_code(code, status, str(told.get("Message", "")), operation, key, url)
 
 

@@ -87,9 +87,7 @@ class _Effort:
 
     def verdict(self) -> BackendError:
         unknown = self.writes and (self.maybe_applied or self.in_try)
-        detail = f"after {self.tries} tries" + (
-            f", the last: {self.last}" if self.last else ", the last one hung"
-        )
+        detail = f"after {self.tries} tries" + (f", the last: {self.last}" if self.last else ", the last one hung")
         return (OutcomeUnknown if unknown else StoreUnavailable)(self.operation, self.key, detail)
 
 

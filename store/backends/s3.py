@@ -15,15 +15,17 @@ Rules.
    never looked at: they need not be digests of anything.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from inspect import signature
 from typing import Any, cast
 
 import anyio
 from aiobotocore.config import AioConfig
+from aiobotocore.session import AioSession
 from s3fs import S3FileSystem
 
-from ..errors import BackendError, IOFailed, NotFound, ObjectTooLarge, RootMissing
+from ..errors import BackendError, InvalidInput, IOFailed, NotFound, ObjectTooLarge, RootMissing
 from ..limits import DEFAULT_LIMITS, Limits
 from .base import ObjectInfo
 from .keys import check_key, check_prefix, is_key
@@ -33,9 +35,7 @@ from .object_errors import CredentialsExpired, RangePastEnd, of_code, translate,
 KEYS_PER_DELETE = 1000
 """Most keys that one DeleteObjects request takes."""
 _CLOSE_S = 5.0
-_WARM_UP = (
-    {"warm_up_loader_caches": True} if "warm_up_loader_caches" in signature(AioConfig).parameters else {}
-)
+_WARM_UP = {"warm_up_loader_caches": True} if "warm_up_loader_caches" in signature(AioConfig).parameters else {}
 """Let the client read its API descriptions in a thread: that takes 80 ms, and would stop the event loop."""
 
 
@@ -53,7 +53,8 @@ class S3Backend(ObjectBackend):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         """`storage_options` are those of s3fs; what they leave out comes from FSSPEC_S3_* and AWS_*."""
-        super().__init__(_filesystem(limits, storage_options or {}), f"{bucket}/{prefix}", scheme="s3")
+        self._options = dict(storage_options or {})
+        super().__init__(_filesystem(limits, self._options), f"{bucket}/{prefix}", scheme="s3")
         self._bucket = bucket
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._clients: list[Any] = []
@@ -127,9 +128,7 @@ class S3Backend(ObjectBackend):
 
     # One request
 
-    async def _request(
-        self, operation: str, key: str | None, method: str, **parameters: Any
-    ) -> Mapping[str, Any]:
+    async def _request(self, operation: str, key: str | None, method: str, **parameters: Any) -> Mapping[str, Any]:
         """One try, but for expired credentials; without a key it is about the bucket."""
         if key is not None:
             check_key(key, temporary=operation == "delete")
@@ -151,7 +150,8 @@ class S3Backend(ObjectBackend):
         """The client in use; a new one, made by whoever comes first, where it is still the one to be replaced."""
         async with self._connecting:
             if not self._clients or self._clients[-1] is instead_of:
-                self._clients.append(await self._fs.set_session(refresh=bool(self._clients)))
+                with _refusing_options(self._options):
+                    self._clients.append(await self._fs.set_session(refresh=bool(self._clients)))
             return self._clients[-1]
 
     async def _read(self, operation: str, key: str, max_bytes: int, **parameters: Any) -> bytes:
@@ -192,7 +192,33 @@ class S3Backend(ObjectBackend):
         return of_code(str(error.get("Code", "")), 0, str(error.get("Message", "")), "delete", key, self.url)
 
 
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Refuse what s3fs would only stumble over. Raises InvalidInput."""
+    known = {*signature(S3FileSystem.__init__).parameters, *signature(AioSession.__init__).parameters}
+    for name, value in options.items():
+        if name not in known:
+            raise InvalidInput(
+                f"s3fs has no option {name!r:.100}", hint="Its documentation lists those of S3FileSystem"
+            )
+        if name.endswith("_kwargs") and not isinstance(value, Mapping | None):
+            hint = f"""On a command line: --option '{name}={{"name": "value"}}'"""
+            raise InvalidInput(f"the option {name} is not a JSON object", hint=hint)
+
+
+@contextmanager
+def _refusing_options(options: Mapping[str, Any]) -> Iterator[None]:
+    """Take an error of setting up for one of the options, where there are any: else it is a bug, and looks like one."""
+    try:
+        yield
+    except (TypeError, ValueError, AttributeError) as error:
+        if not options:
+            raise
+        names = ", ".join(sorted(options))
+        raise InvalidInput(f"s3fs refuses a value among the options {names}: {error}") from error
+
+
 def _filesystem(limits: Limits, options: Mapping[str, Any]) -> S3FileSystem:
+    _check_options(options)
     config = {
         "connect_timeout": limits.connect_timeout_s,
         "read_timeout": limits.read_timeout_s,
@@ -200,7 +226,7 @@ def _filesystem(limits: Limits, options: Mapping[str, Any]) -> S3FileSystem:
         # Our own digests say which object is damaged, after one more try; the client's checksum error would not.
         "response_checksum_validation": "when_required",
         **_WARM_UP,
-        **options.get("config_kwargs", {}),
+        **(options.get("config_kwargs") or {}),
         "retries": {"total_max_attempts": 1, "mode": "standard"},
     }
     ours = {
@@ -209,6 +235,7 @@ def _filesystem(limits: Limits, options: Mapping[str, Any]) -> S3FileSystem:
         "use_listings_cache": False,
         "config_kwargs": config,
     }
-    filesystem = S3FileSystem(**{**options, **ours})
+    with _refusing_options(options):
+        filesystem = S3FileSystem(**{**options, **ours})
     filesystem.retries = 1
     return filesystem

@@ -48,15 +48,14 @@ def test_each_kind_of_ending_has_its_exit_code(root: Path) -> None:
     assert midflight("checkpoints", "verify", root).returncode == 1
 
 
-def test_a_store_that_cannot_be_reached_exits_4() -> None:
+@pytest.mark.parametrize("scheme", ["s3", "http"])
+def test_a_store_that_cannot_be_reached_exits_4(scheme: str) -> None:
     """That is neither damage nor an empty store; the error says which."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"
-        ran = midflight(
-            *("checkpoints", "list", "s3://bucket/run", "--endpoint-url", endpoint, "--retry-for", "0.3", "--json"),
-            **NO_CREDENTIALS,
-        )
+        at = ("s3://bucket/run", "--endpoint-url", endpoint) if scheme == "s3" else (f"{endpoint}/run",)
+        ran = midflight("checkpoints", "list", *at, "--retry-for", "0.3", "--json", **NO_CREDENTIALS)
     assert ran.returncode == 4, ran.stderr
     document = json.loads(ran.stdout)
     assert (document["exit_code"], document["error"]) == (4, "StoreUnavailable")

@@ -1,9 +1,11 @@
 """Opening: which URL leads where, and what the probe accepts, warns of and refuses."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio.to_thread
 import pytest
 
 from store.backends import (
@@ -21,6 +23,7 @@ from store.errors import (
     AccessDenied,
     AlreadyExists,
     BackendError,
+    InvalidInput,
     InvalidStoreURL,
     IOFailed,
     NoSpace,
@@ -154,6 +157,38 @@ async def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
         await open_backend("s3://AKIAEXAMPLE:hunter2@bucket/run", writable=True)
     assert "hunter2" not in str(raised.value)
     assert "AKIAEXAMPLE" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"foo": "bar"},
+        {"region": 9},
+        {"client_kwargs": 5},
+        {"client_kwargs": {"foo": 1}},
+        {"config_kwargs": "x"},
+        {"config_kwargs": {"foo": 1}},
+        {"endpoint_url": "no-url"},
+        {"max_concurrency": "x"},
+        {"session": 5},
+    ],
+)
+async def test_an_option_that_the_file_system_does_not_take_is_refused(options: dict[str, Any]) -> None:
+    """It is wrong input, and no bug and no failure of the store; the message names the option."""
+    named = {"key": "none", "secret": "none", **options}
+
+    async def use() -> None:
+        backend = await anyio.to_thread.run_sync(partial(make_backend, "s3://bucket/run", storage_options=named))
+        await backend.get("format.json", max_bytes=1)
+
+    with pytest.raises(InvalidInput, match=next(iter(options))):
+        await use()
+
+
+def test_an_http_store_is_asked_at_its_whole_url() -> None:
+    """Its file system wants the scheme too: without it, every connection would look like a missing object."""
+    backend = make_backend("http://host:9/run")
+    assert backend.url == "http://host:9/run"
 
 
 def test_the_url_of_a_backend_holds_no_credentials() -> None:
