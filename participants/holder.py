@@ -322,20 +322,31 @@ class Holder(ABC, Generic[State]):
     def export(self, scope: Collection[Life]) -> Export:
         """The scope's records and tallies at this point in time."""
         held = [h for h in self._held.values() if h.life in scope and not h.stopped]
-        raw = [record for record in self._brought.values() if record.life in scope]
         captured = held if self.modes.checkpoint_mode != "restart" else []
+        waiting = self._waiting(scope)
         # Made as they are written, a batch at a time: everything stands still, so they cannot change meanwhile.
         payloads = (Record(h.life, self.dump(h)) for h in captured)
-        return Export(chain(payloads, raw), self._tallies(held, raw))
+        raw = (r if r.life == life else Record(life, r.parse().payload) for life, r in waiting)
+        return Export(chain(payloads, raw), self._tallies(held, waiting))
 
-    def _tallies(self, held: Sequence[Held[State]], raw: Sequence[RawRecord]) -> list[PairTally]:
+    def _waiting(self, scope: Collection[Life]) -> list[tuple[Life, RawRecord]]:
+        """Restored records of the scope, each with its life there.
+
+        A rollout that was dispatched again and has not called here yet is in the scope under its next life, and what
+        that is to take up here must not be missing.
+        """
+        lives = {life.rollout_id: life for life in scope} if self._brought else {}
+        found = ((lives.get(rollout_id), record) for rollout_id, record in self._brought.items())
+        return [(life, r) for life, r in found if life and (life == r.life or life.attempt == r.life.attempt + 1)]
+
+    def _tallies(self, held: Sequence[Held[State]], waiting: Sequence[tuple[Life, RawRecord]]) -> list[PairTally]:
         triples: dict[str, list[tuple[Life, str, int]]] = {}
         for h in held:
             for (peer, session), count in h.waited.items():
                 triples.setdefault(peer, []).append((h.life, session, count))
-        for record in raw:
+        for life, record in waiting:
             for peer, session, count in record.parse().payload["waited"]:
-                triples.setdefault(peer, []).append((record.life, session, count))
+                triples.setdefault(peer, []).append((life, session, count))
         return [_tally(peer, Sum.of(found)) for peer, found in sorted(triples.items())]
 
     # A restore

@@ -112,6 +112,7 @@ async def saved_then_killed(save_at: str, kill_at: str, **options: Any) -> None:
         lost = journal.unsaved()
     async with world(store, journal, **options) as two:
         await two.start(ROWS)
+        await two.checkpoint()  # What each has counted of the other is the same again.
         results = await two.results(1)
         assert two.left() == {}
     assert rows_of(results) == rows_of(await uninterrupted(ROWS, **options))
@@ -286,3 +287,27 @@ async def test_a_restored_rollout_that_is_not_taken_up_is_exported_again() -> No
         results = await three.results(3)
     assert rows_of(results) == rows_of(await uninterrupted(rows))
     assert journal.repeated() == {f"model r{n} 1": 2 for n in range(3)} | {"model r0 2": 2}
+
+
+@pytest.mark.unit
+async def test_what_a_restored_life_has_not_come_for_yet_is_in_the_next_checkpoint() -> None:
+    """A held response that was restored, and not asked for before the next crash, is still not generated again."""
+    store, journal = memory_store(), Journal()
+    async with world(store, journal) as one:
+        pause, _ = one.hold(MODEL[1]), one.hold("before /increment_counter 1")
+        await one.start(ROWS)
+        await pause.reached.wait()
+        one.model.gate.close()
+        pause.released.set()
+        await settle()
+        await one.checkpoint()
+    for _ in range(2):
+        async with world(store, journal) as again:
+            await again.start(ROWS)
+            await again.checkpoint_at(again.hold("before /v1/responses 1"), go_on=False)
+            assert again.model.brought("r0") is not None
+    async with world(store, journal) as last:
+        await last.start(ROWS)
+        results = await last.results(1)
+    assert rows_of(results) == rows_of(await uninterrupted(ROWS))
+    assert journal.repeated() == {}

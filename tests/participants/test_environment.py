@@ -45,7 +45,7 @@ async def test_a_flat_row_gives_the_verified_row() -> None:
         with pytest.raises(ParticipantError, match="another row"):
             await run(one, life, counter_row("other", 2))
         one.release(life)
-        assert one.left() == {}
+        assert (one.left(), one.environment._fresh) == ({}, {})
         with pytest.raises(ParticipantError, match="stale_life"):
             await run(one, life, ROW)
 
@@ -223,3 +223,14 @@ async def test_the_time_limit_of_an_episode_is_a_terminal_failure() -> None:
         assert result.failure is not None
         assert (result.failure["class"], result.failure["terminal"]) == ("timeout", True)
         assert one.left() == {}
+
+
+async def test_the_active_time_of_the_step_in_flight_is_exported() -> None:
+    """An hour in one activation is not given back by a crash in the middle of it."""
+    async with world() as one:
+        pause = one.hold("model r0 0")
+        await one.start({"r0": ROW})
+        await pause.reached.wait()
+        [held] = one.environment.held()
+        assert held.state.episode is not None
+        assert one.environment.export_state(held)["active_s"] > held.state.episode.active_s > 0.0

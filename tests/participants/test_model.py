@@ -189,6 +189,28 @@ async def test_a_stream_holds_while_closed_and_goes_on() -> None:
     assert after.generations == 0
 
 
+async def test_a_stream_that_its_reader_is_still_at_is_given_to_nobody_else() -> None:
+    """Read on while closed and delivered after resume; the same request meanwhile has a generation of its own."""
+    one = Setting()
+    reply: Any = await one.server.handle(ask(call=None, stream=True))
+    one.server.gate.close()
+    async with anyio.create_task_group() as group:
+        got: list[bytes] = []
+
+        async def read() -> None:
+            got.append(await anext(reply.stream))
+
+        group.start_soon(read)
+        await settle()
+        assert (got, one.server.counts()["held"]) == ([], 1)
+        one.server.gate.reopen()
+    assert b"data: 3" in got[0]
+    await one.server.handle(ask(call=None, stream=True))
+    assert one.generations == 2
+    assert [chunk async for chunk in reply.stream] == []
+    assert one.server.counts()["held"] == 0
+
+
 async def test_a_stream_of_a_retired_life_ends_at_once() -> None:
     """The backend's side is closed although nobody reads, and the reader's next turn is refused."""
     one = Setting()

@@ -19,6 +19,7 @@ from participants.inference import Backend, Settings, serving
 from participants.servers import CounterServer
 from tests.support.checkpoints import memory_store
 from tests.support.journal import Journal
+from tests.support.owners import settle
 from tests.support.scripted import TOOLS, counter_row, scripted_row
 from tests.support.world import world
 
@@ -228,3 +229,36 @@ async def test_its_own_run_continues_after_a_crash_as_natively(save_at: str, kil
     assert all(reply == replies[0] for reply in replies)
     assert replies[0]["reward"] == 1.0
     assert journal.repeated() == dict.fromkeys(lost, 2)
+
+
+async def test_a_row_cannot_make_a_tool_of_a_route_that_is_none() -> None:
+    """A row that lists `verify` as a tool does not let the model call it."""
+    tools = [*TOOLS, {"type": "function", "name": "verify", "parameters": {}}]
+    async with world() as one:
+        await one.start({"r0": scripted_row("r0", [["raw", "verify", "{}"], "sorry"], tools=tools)})
+        [result] = (await one.results(1)).values()
+        assert result.row is not None
+        assert "no tool named" in outputs(result.row["response"])[0]
+        assert one.journal.begun["verify resources-r0"] == 1
+
+
+async def test_no_result_of_its_own_run_leaves_while_prepared() -> None:
+    """An episode that ends while admission is closed replies after resume, and not before."""
+    replies: list[Any] = []
+    async with world() as one:
+        pause = one.hold("before /close_session 0")
+        life = one.next_life("r0")
+
+        async def run() -> None:
+            replies.append(await one.agent.handle(Request(route="/run", body=counter_row("r0", 1), life=life)))
+
+        one.group.start_soon(run)
+        await pause.reached.wait()
+        one.agent.gate.close()
+        pause.released.set()
+        await settle()
+        episode = one.agent.held()[0].state.episode
+        assert (replies, episode and episode.step) == ([], "done")
+        one.agent.gate.reopen()
+        await settle()
+        assert len(replies) == 1
