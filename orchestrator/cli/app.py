@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 from contextlib import suppress
+from typing import TextIO
 
 from .signals import stop_at_interrupt
 
@@ -25,10 +26,10 @@ def main() -> None:
         from .commands import run
 
         run()
-    except OSError as error:  # no command raises one: this was help, the version or a usage error on its way out
-        _tell(f"midflight: cannot print: {os.strerror(error.errno or 0)}\n")
-        _leave(FAILED)
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and not _flushes(sys.stdout):
+            _tell(f"midflight: cannot print: {os.strerror(error.errno or 0)}\n")
+            _leave(FAILED)
         _tell(traceback.format_exc())
         _leave(BUG)
 
@@ -44,6 +45,15 @@ def open_streams() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
         getattr(sys, name).reconfigure(errors="backslashreplace")
+
+
+def _flushes(stream: TextIO) -> bool:
+    """Whether a stream takes what it was given: after a failure it still holds that, and fails again."""
+    try:
+        stream.flush()
+    except OSError:
+        return False
+    return True
 
 
 def _tell(text: str) -> None:

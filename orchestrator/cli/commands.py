@@ -1,12 +1,14 @@
 """The commands of `midflight`, put together."""
 
 import logging
+import sys
 from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
 from . import backend, checkpoints, collect, render
+from .exits import Exit
 
 app = typer.Typer(
     help="Checkpoints LLM rollouts in mid-flight and continues them after a crash.",
@@ -38,4 +40,11 @@ def options(
 def run() -> None:
     """Run what the arguments say; what its libraries log is no part of what a command says."""
     logging.getLogger().addHandler(logging.NullHandler())
-    app(prog_name="midflight")
+    stdout = sys.stdout
+    try:
+        app(prog_name="midflight")
+    except SystemExit:
+        if sys.stdout is stdout:
+            raise
+        # Typer has met a reader that went away, has put another stream there, and exits with the code of damage.
+        sys.exit(0 if "--help" in sys.argv else Exit.REFUSED)

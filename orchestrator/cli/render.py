@@ -62,8 +62,11 @@ def print_failure(failure: Failure) -> None:
 
 
 def print_text(text: str) -> None:
-    """One plain line."""
-    _print(sys.stdout, [_text(text)])
+    """One plain line, unless its reader has gone away."""
+    try:
+        _print(sys.stdout, [_text(text)])
+    except BrokenPipeError:
+        silence(sys.stdout)
 
 
 def _write(data: bytes) -> None:

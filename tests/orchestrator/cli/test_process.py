@@ -77,13 +77,23 @@ def test_the_version_is_printed() -> None:
     assert ran.stdout.startswith("midflight ")
 
 
-def test_a_reader_that_goes_away_is_no_damage(root: Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("checkpoints", "list", "{root}"), 0),
+        (("checkpoints", "list", "{root}", "--json"), 0),
+        (("checkpoints", "list", "--help"), 0),
+        (("--version",), 0),
+        ((), 2),
+    ],
+)
+def test_a_reader_that_goes_away_is_no_damage(root: Path, arguments: tuple[str, ...], code: int) -> None:
     """`midflight … | head` ends with the code of the command and without noise."""
     reading, writing = os.pipe()
     os.close(reading)
     try:
         ran = subprocess.run(
-            [PROGRAM, "checkpoints", "list", str(root)],
+            [PROGRAM, *(argument.format(root=root) for argument in arguments)],
             stdout=writing,
             stderr=subprocess.PIPE,
             timeout=TIMEOUT_S,
@@ -91,7 +101,7 @@ def test_a_reader_that_goes_away_is_no_damage(root: Path) -> None:
         )
     finally:
         os.close(writing)
-    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert (ran.returncode, ran.stderr) == (code, b"")
 
 
 def test_an_interrupt_exits_130_and_not_as_damage() -> None:
