@@ -17,7 +17,7 @@ they look as if they stood. Neither is an id that a controller of the destinatio
 Memory holds a few parts at a time, or one large object, none past the limits that verifying at the source has checked.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -73,27 +73,34 @@ class _Item:
 
 
 async def copy_checkpoint(
-    source: Store, destination: Store, which: Which = "head", progress: Progress | None = None
+    source: Store,
+    destination: Store,
+    which: Which = "head",
+    progress: Progress | None = None,
+    *,
+    externals: Collection[str] = (),
 ) -> Ref:
     """Copy a checkpoint and import it; idempotent, and a copy that was damaged since is repaired.
+
+    Files outside the store are not copied but checked: local ones, and what lies below the URLs in `externals`.
 
     Raises what opening and verifying at the source raises; CheckpointConflict where another checkpoint has this id at
     the destination, CheckpointDeleted where a deletion plan there names it or an id whose blobs it needs, InvalidInput
     where a controller there may still write this id; and OutcomeUnknown: then the same call again tells.
     """
     checkpoint = await open_checkpoint(source, await find_checkpoint(source, which))
-    await checkpoint.verify()
+    await checkpoint.verify(externals=externals)
     action = Import(ref=checkpoint.ref, needs=_needs(checkpoint))
     chain = await destination.chain()
     standing = _check_allowed(chain, action)
-    if standing is not None and await _is_sound(destination, checkpoint.ref):
+    if standing is not None and await _is_sound(destination, checkpoint.ref, externals):
         return checkpoint.ref
     try:
         await _move_all(_Move(source, destination, standing is not None, progress), checkpoint)
     except CorruptCheckpoint:
         await find_checkpoint(source, checkpoint.ref.checkpoint)  # Says so where it was deleted meanwhile.
         raise
-    await _verify(destination, checkpoint.ref)
+    await _verify(destination, checkpoint.ref, externals)
     await chain.append(None, lambda found: _check_allowed(found, action) or action)
     return checkpoint.ref
 
@@ -121,17 +128,17 @@ def _check_allowed(chain: Chain, action: Import) -> Entry | None:
     return None
 
 
-async def _is_sound(store: Store, ref: Ref) -> bool:
+async def _is_sound(store: Store, ref: Ref, externals: Collection[str]) -> bool:
     try:
-        await _verify(store, ref)
+        await _verify(store, ref, externals)
     except CorruptCheckpoint:
         return False
     return True
 
 
-async def _verify(store: Store, ref: Ref) -> None:
+async def _verify(store: Store, ref: Ref, externals: Collection[str]) -> None:
     """Everything of a checkpoint, the content of its blobs included. Raises CorruptCheckpoint."""
-    await (await open_checkpoint(store, ref)).verify()
+    await (await open_checkpoint(store, ref)).verify(externals=externals)
 
 
 @dataclass(frozen=True, slots=True)

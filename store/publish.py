@@ -153,7 +153,7 @@ class Controller:
         with anyio.move_on_after(timeout_s):
             async with self._lock:
                 await self._refuse_early(draft.checkpoint)
-                await check_externals(draft.externals)
+                await check_externals(draft.externals, None, self._store.limits)
                 ref = await self._write_manifest(draft)
                 await self._settle(partial(_publication, draft, ref))
                 return ref

@@ -198,10 +198,11 @@ class Checkpoint:
             reason = f"it was written by a run that differs in {', '.join(fields)}"
             raise ForeignObject(f"checkpoint {self.ref.checkpoint}", reason, fields)
 
-    async def verify(self, progress: Progress | None = None) -> None:
+    async def verify(self, progress: Progress | None = None, *, externals: Collection[str] = ()) -> None:
         """Check the digest of every part, frame and blob, and of every file referred to outside the store.
 
-        Raises CorruptCheckpoint.
+        Of those, local files may be opened and what lies below the URLs in `externals`. Raises CorruptCheckpoint, and
+        InvalidInput, which names the file, where the checkpoint refers to any other.
         """
         jobs = [
             (process, part, frames)
@@ -210,7 +211,7 @@ class Checkpoint:
         ]
         await map_bounded(partial(self._verify_part, progress), jobs, self._store.limits.frames_in_flight)
         await map_bounded(self._verify_blob, self.blobs, self._store.limits.requests_in_flight)
-        await check_externals(self.manifest.externals)
+        await check_externals(self.manifest.externals, externals, self._store.limits)
 
     @damage_seen_twice
     async def _verify_part(self, progress: Progress | None, job: tuple[Process, Part, list[Frame]]) -> None:

@@ -8,7 +8,7 @@ was planned meanwhile, everything is looked at once more.
 Memory holds a few pieces of parts and blobs at a time, whatever sizes a manifest announces.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -19,7 +19,7 @@ from .backends.base import ObjectInfo
 from .contents import Look, check_blob, check_part, read_blob
 from .entries import Ref, require
 from .errors import AccessDenied
-from .externals import check_externals
+from .externals import UNREACHABLE, check_external, may_open
 from .findings import Finding, Seen, secrets_in_document
 from .index import Frame, by_part
 from .layout import CHAIN_PREFIX, BlobRef, CheckpointId, aggregate_key, index_key, part_key, participant_key
@@ -61,15 +61,22 @@ class VerifyReport:
 
 
 async def verify_store(
-    store: Store, which: CheckpointId | None = None, *, deep: bool = False, progress: Progress | None = None
+    store: Store,
+    which: CheckpointId | None = None,
+    *,
+    deep: bool = False,
+    progress: Progress | None = None,
+    externals: Collection[str] = (),
 ) -> VerifyReport:
     """Look at the chain and at one checkpoint, or at everything below the root.
 
-    `deep` also parses every record strictly, reads every blob, and looks for credentials in those. Raises NoCheckpoint
-    and CheckpointDeleted for a `which` that is not there, and the errors of a store that cannot be asked.
+    `deep` also parses every record strictly, reads every blob, and looks for credentials in those. Of the files outside
+    the store, local ones are checked and what lies below the URLs in `externals`; of others, and of those that cannot
+    be reached, a warning says that they were not. Raises NoCheckpoint and CheckpointDeleted for a `which` that is not
+    there, and the errors of a store that cannot be asked.
     """
     while True:
-        inspection = _Inspection(store, Look(store, deep, Seen(), progress))
+        inspection = _Inspection(store, Look(store, deep, Seen(), progress), externals)
         report = await inspection.run(which)
         if report.sound or not await inspection.was_overtaken():
             return report
@@ -81,6 +88,7 @@ class _Inspection:
 
     store: Store
     look: Look
+    externals: Collection[str]
     blobs: dict[BlobRef, Ref] = field(default_factory=dict)
     """Every blob that a checkpoint names, with the first one that does."""
     states: set[BlobRef] = field(default_factory=set)
@@ -227,12 +235,15 @@ class _Inspection:
 
     async def _externals(self, externals: Iterable[External]) -> None:
         for external in externals:
-            if "://" in external.url and not external.url.startswith("file://"):
-                message = f"size and digest were not checked: it is on no local disk ({external.size} bytes expected)"
+            if not may_open(external.url, self.externals):
+                message = f"not checked: it is on no local disk and not allowed ({external.size} bytes expected)"
                 self.look.seen.warn(external.url, message)
                 continue
             with noting(self.look.seen.damage, external.url):
-                await check_externals([external])
+                try:
+                    await check_external(external, self.store.limits)
+                except UNREACHABLE as error:
+                    self.look.seen.warn(external.url, f"not checked: {error.message}")
 
 
 async def _temporary_files(store: Store) -> list[Finding]:
