@@ -181,7 +181,7 @@ async def test_a_restore_through_store_errors_brings_all_or_says_so(lost: bool) 
     """One error in three reads: every rollout continues; a store that stays away: a clear failure, nothing opens."""
     rows = {f"r{n}": counter_row(f"r{n}", 1) for n in range(30)}
     backend = Flaky(space=MemorySpace())
-    store = memory_store(Retrying(backend, 0.5))
+    store = memory_store(Retrying(backend, 0.5 if lost else 30.0))
     journal = Journal()
     async with world(store, journal) as one:
         pauses = [one.hold(f"model r{n} 1") for n in range(30)]
@@ -200,4 +200,4 @@ async def test_a_restore_through_store_errors_brings_all_or_says_so(lost: bool) 
         assert len(two.restored) == 30
         await two.start(rows)
         assert set(await two.results(30)) == set(rows)
-    assert backend.reads > 3
+    assert backend.reads >= 3
