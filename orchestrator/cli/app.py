@@ -10,12 +10,13 @@ import os
 import sys
 import traceback
 from contextlib import suppress
-from typing import TextIO
 
 from .signals import stop_at_interrupt
 
 FAILED = 4
 BUG = 70
+WORKERS = {"collect", "backend"}
+"""Commands that print as they work, so that an OSError may come from either."""
 
 
 def main() -> None:
@@ -27,9 +28,10 @@ def main() -> None:
 
         run()
     except Exception as error:
-        if isinstance(error, OSError) and not _flushes(sys.stdout):
+        if isinstance(error, OSError) and ("--help" in sys.argv or not WORKERS & {*sys.argv[1:2]}):
+            # Help, the version or a usage error on its way out: whatever else fails, a command has told itself.
             _tell(f"midflight: cannot print: {os.strerror(error.errno or 0)}\n")
-            _leave(FAILED)
+            _leave(getattr(error.__context__, "exit_code", FAILED))
         _tell(traceback.format_exc())
         _leave(BUG)
 
@@ -45,15 +47,6 @@ def open_streams() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
         getattr(sys, name).reconfigure(errors="backslashreplace")
-
-
-def _flushes(stream: TextIO) -> bool:
-    """Whether a stream takes what it was given: after a failure it still holds that, and fails again."""
-    try:
-        stream.flush()
-    except OSError:
-        return False
-    return True
 
 
 def _tell(text: str) -> None:

@@ -84,7 +84,6 @@ def test_the_version_is_printed() -> None:
         (("checkpoints", "list", "{root}", "--json"), 0),
         (("checkpoints", "list", "--help"), 0),
         (("--version",), 0),
-        ((), 2),
     ],
 )
 def test_a_reader_that_goes_away_is_no_damage(root: Path, arguments: tuple[str, ...], code: int) -> None:
