@@ -133,11 +133,7 @@ class FaultProxy:
     def _pick(self, request: Request) -> Fault | None:
         chosen = None
         for fault, counter in self._faults:
-            if (
-                fault.method in (None, request.method)
-                and fault.key_part in request.path
-                and fault.where(request)
-            ):
+            if fault.method in (None, request.method) and fault.key_part in request.path and fault.where(request):
                 number = next(counter)
                 if chosen is None and fault.nth <= number < fault.nth + fault.times:
                     chosen = fault

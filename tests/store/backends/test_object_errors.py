@@ -111,9 +111,7 @@ BREAKS = [
 
 
 @pytest.mark.parametrize(("error", "expected"), BREAKS, ids=lambda value: type(value).__name__)
-def test_only_what_was_never_sent_is_certain(
-    error: Exception, expected: type[BackendError] | bool | None
-) -> None:
+def test_only_what_was_never_sent_is_certain(error: Exception, expected: type[BackendError] | bool | None) -> None:
     """A connection that never came up has changed nothing; one that broke off may have."""
     _check(translated(error, "create", "k", URL), expected)
 

@@ -61,9 +61,7 @@ async def test_an_answer_is_not_repeated(memory: MemoryBackend, error: type[Back
 
 
 @pytest.mark.parametrize("operation", ["create", "put", "delete"])
-async def test_a_write_that_was_always_refused_has_changed_nothing(
-    memory: MemoryBackend, operation: str
-) -> None:
+async def test_a_write_that_was_always_refused_has_changed_nothing(memory: MemoryBackend, operation: str) -> None:
     """Where every try was answered with no, the end is StoreUnavailable, with the last error as its cause."""
     memory.inject(Fault(times=10_000, error=refused))
     backend = Retrying(memory, SHORT_S)
@@ -122,9 +120,7 @@ async def test_the_end_comes_before_the_callers_deadline(memory: MemoryBackend) 
     assert not scope.cancelled_caught
 
 
-@pytest.mark.parametrize(
-    "fault", [Fault(), Fault(times=10_000, error=unclear)], ids=["in a try", "between two"]
-)
+@pytest.mark.parametrize("fault", [Fault(), Fault(times=10_000, error=unclear)], ids=["in a try", "between two"])
 async def test_a_cancellation_is_no_error_of_the_store(memory: MemoryBackend, fault: Fault) -> None:
     """A caller that is cancelled gets its cancellation, at once, and no error in its place."""
     memory.inject(fault)

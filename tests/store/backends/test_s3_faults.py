@@ -55,9 +55,7 @@ async def connected(
 ) -> AsyncIterator[Backend]:
     """A backend without retries."""
     chosen = {**server.options(port=port), **options}
-    backend = await anyio.to_thread.run_sync(
-        lambda: make_backend(server.url, limits=limits, storage_options=chosen)
-    )
+    backend = await anyio.to_thread.run_sync(lambda: make_backend(server.url, limits=limits, storage_options=chosen))
     try:
         yield backend
     finally:
@@ -219,9 +217,7 @@ async def test_a_body_that_breaks_off_is_read_again(
     assert await Retrying(spoiled, 30).get("k", max_bytes=len(data)) == data
 
 
-async def test_a_body_that_stays_short_is_refused(
-    spoiled: Backend, direct: Backend, proxy: FaultProxy
-) -> None:
+async def test_a_body_that_stays_short_is_refused(spoiled: Backend, direct: Backend, proxy: FaultProxy) -> None:
     """A truncated object is retried until the deadline, and then it is an error and not a shorter object."""
     await direct.create("k", b"0123456789")
     proxy.inject(Fault(method="GET", cut_body_at=4, times=FOREVER))
@@ -230,9 +226,7 @@ async def test_a_body_that_stays_short_is_refused(
     assert proxy.count("GET") > 1
 
 
-async def test_a_giant_is_refused_before_its_body(
-    spoiled: Backend, direct: Backend, proxy: FaultProxy
-) -> None:
+async def test_a_giant_is_refused_before_its_body(spoiled: Backend, direct: Backend, proxy: FaultProxy) -> None:
     """The announced length decides: a body that would break off at once is never even looked at."""
     await direct.create("k", b"x" * MIB)
     proxy.inject(Fault(method="GET", cut_body_at=0, times=FOREVER))
@@ -247,9 +241,7 @@ async def test_a_large_object_is_one_put(spoiled: Backend, proxy: FaultProxy, se
     assert [request.method for request in proxy.requests] == ["PUT", "PUT"]
     names = {name for request in proxy.requests for name, _ in request.query}
     assert not names & {"uploads", "uploadId", "partNumber"}
-    uploads = await anyio.to_thread.run_sync(
-        lambda: seaweed.client().list_multipart_uploads(Bucket=seaweed.bucket)
-    )
+    uploads = await anyio.to_thread.run_sync(lambda: seaweed.client().list_multipart_uploads(Bucket=seaweed.bucket))
     assert uploads.get("Uploads", []) == []
 
 
@@ -304,9 +296,7 @@ async def test_a_listing_cut_short_is_an_error(spoiled: Backend, direct: Backend
         await spoiled.list("a/")
 
 
-async def test_a_failing_page_is_not_a_short_listing(
-    spoiled: Backend, direct: Backend, proxy: FaultProxy
-) -> None:
+async def test_a_failing_page_is_not_a_short_listing(spoiled: Backend, direct: Backend, proxy: FaultProxy) -> None:
     """An error on a listing is an error of the listing; repeated, it is complete."""
     await direct.create("a/1", b"x")
     proxy.inject(Fault(where=lambda request: request.lists, answer=SLOW_DOWN, times=2))
@@ -331,9 +321,7 @@ async def test_permission_to_write_alone_works_with_warnings(seaweed: S3Server, 
         await opened.backend.aclose()
 
 
-async def test_a_key_refused_in_a_bulk_delete_is_an_error(
-    spoiled: Backend, direct: Backend, proxy: FaultProxy
-) -> None:
+async def test_a_key_refused_in_a_bulk_delete_is_an_error(spoiled: Backend, direct: Backend, proxy: FaultProxy) -> None:
     """A bulk delete answers 200 and refuses single keys in its body: that is not a success."""
     for key in ("a", "b"):
         await direct.create(key, b"x")
@@ -381,9 +369,7 @@ async def test_expired_credentials_are_read_again(
     """Where new credentials were put in place of the expired ones, the same backend goes on with them."""
     file = tmp_path / "credentials"
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
-    proxy.inject(
-        Fault(where=lambda request: b"Credential=OLDKEY" in request.head, answer=EXPIRED, times=FOREVER)
-    )
+    proxy.inject(Fault(where=lambda request: b"Credential=OLDKEY" in request.head, answer=EXPIRED, times=FOREVER))
     _write_credentials(file, "OLDKEY", "old-secret")
     async with connected(seaweed, port=proxy.port, key=None, secret=None) as backend:
         with pytest.raises(AccessDenied, match="ExpiredToken"):
