@@ -12,7 +12,7 @@ import pytest
 from store.backends import FileOps, Handle, LocalBackend
 from store.errors import AlreadyExists, UnsafeObject
 
-pytestmark = [pytest.mark.unit, pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
@@ -39,6 +39,7 @@ def _reads(backend: LocalBackend, key: str) -> list[Callable[[], Awaitable[objec
     ]
 
 
+@pytest.mark.unit
 async def test_a_linked_object_is_refused(root: Path, outside: Path) -> None:
     """A symbolic link in the place of an object is not followed, wherever it leads."""
     (root / "link").symlink_to(outside / "secret")
@@ -50,6 +51,7 @@ async def test_a_linked_object_is_refused(root: Path, outside: Path) -> None:
                 await read()
 
 
+@pytest.mark.unit
 async def test_a_linked_folder_is_refused(root: Path, outside: Path) -> None:
     """A symbolic link in the place of a folder is followed neither for reading nor for writing nor for deleting."""
     (root / "folder").symlink_to(outside)
@@ -69,6 +71,7 @@ async def test_a_linked_folder_is_refused(root: Path, outside: Path) -> None:
     assert (outside / "secret").read_bytes() == b"secret"
 
 
+@pytest.mark.unit
 async def test_a_write_goes_over_a_link_and_not_through_it(root: Path, outside: Path) -> None:
     """A put replaces the link itself, a create is refused by it, a delete removes it: the target stays as it is."""
     for name in ("put", "create", "delete"):
@@ -83,6 +86,7 @@ async def test_a_write_goes_over_a_link_and_not_through_it(root: Path, outside: 
     assert (outside / "secret").read_bytes() == b"secret"
 
 
+@pytest.mark.unit
 async def test_a_special_file_is_refused_and_does_not_hang(root: Path) -> None:
     """A fifo without a writer, a socket and a device are refused at once."""
     os.mkfifo(root / "fifo")
@@ -94,6 +98,7 @@ async def test_a_special_file_is_refused_and_does_not_hang(root: Path) -> None:
                 await read()
 
 
+@pytest.mark.unit
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a device file")
 async def test_a_device_is_refused(root: Path) -> None:
     """A device file would give endless zeros, or do something when it is opened."""
@@ -103,6 +108,7 @@ async def test_a_device_is_refused(root: Path) -> None:
             await read()
 
 
+@pytest.mark.unit
 async def test_a_listing_shows_links_and_follows_none(root: Path, outside: Path) -> None:
     """A link appears under its own name, so that a check can report it; what is behind it does not."""
     (root / "folder").symlink_to(outside)
@@ -111,6 +117,7 @@ async def test_a_listing_shows_links_and_follows_none(root: Path, outside: Path)
     assert [info.key for info in await LocalBackend(root).list("")] == ["a/link", "folder"]
 
 
+@pytest.mark.unit
 async def test_a_put_leaves_other_names_of_a_file_alone(root: Path, outside: Path) -> None:
     """Where an object is a hard link to another file, writing the object does not write that file."""
     os.link(outside / "secret", root / "k")
@@ -120,6 +127,7 @@ async def test_a_put_leaves_other_names_of_a_file_alone(root: Path, outside: Pat
     assert (outside / "secret").read_bytes() == b"secret"
 
 
+@pytest.mark.unit
 async def test_the_root_itself_may_be_a_link(root: Path, tmp_path: Path) -> None:
     """Where the store lies is the user's choice, links and all."""
     (tmp_path / "alias").symlink_to(root)
@@ -127,6 +135,7 @@ async def test_the_root_itself_may_be_a_link(root: Path, tmp_path: Path) -> None
     assert (root / "k").read_bytes() == b"x"
 
 
+@pytest.mark.unit
 async def test_a_file_where_a_folder_should_be_is_refused(root: Path) -> None:
     """An object has nothing below it: the layout never puts a folder and an object in one place."""
     backend = LocalBackend(root)
@@ -162,6 +171,7 @@ async def test_a_lock_is_freed_by_the_death_of_its_holder(root: Path) -> None:
         assert free
 
 
+@pytest.mark.unit
 async def test_a_lock_on_a_removed_file_is_not_trusted(root: Path) -> None:
     """Who holds the lock of a file that was deleted excludes nobody: the next one makes a new file and gets it."""
     backend = LocalBackend(root)
@@ -184,6 +194,7 @@ class _RemovesLockFile(FileOps):
         return handle
 
 
+@pytest.mark.unit
 async def test_a_lock_file_removed_while_it_is_locked_is_not_held(root: Path) -> None:
     """Between opening a lock file and locking it somebody may delete it: what is held is the file that others open."""
     async with (
