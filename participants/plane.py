@@ -11,7 +11,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -74,16 +74,11 @@ class ControlPlane:
         *,
         process: str = "w0",
         clock: Callable[[], float] = time.monotonic,
-        externals: Collection[str] = (),
     ) -> None:
-        """`store` is None for a participant that is never asked to commit or restore.
-
-        `externals` are the URLs below which a restore may open files that the controller keeps outside the store.
-        """
+        """`store` is None for a participant that is never asked to commit or restore."""
         self._owner = owner
         self._store = store
         self._clock = clock
-        self._externals = externals
         self._process = ProcessName(owner.kind, owner.name, process)
         self._one_at_a_time = anyio.Lock()
         self._work: anyio.CancelScope | None = None
@@ -222,7 +217,7 @@ class ControlPlane:
         if missing := set(call.scope).difference(checkpoint.manifest.scope):
             raise ParticipantError(Code.SCOPE_MISMATCH, f"{min(missing)} is not in the scope of {checkpoint!r}")
         shares = checkpoint.shares(self._owner.kind, self._owner.name)
-        await checkpoint.verify(externals=self._externals)
+        await checkpoint.verify_shares(shares)  # Each participant its own; the controller what is the controller's.
         state = [await checkpoint.process_state(share) for share in shares]
         rollouts = {life.rollout_id for life in call.scope}
         async with checkpoint.raw_records(shares, shard=Shard(*call.shard), rollouts=rollouts) as records:

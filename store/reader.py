@@ -204,13 +204,31 @@ class Checkpoint:
         Of those, local files may be opened and what lies below the URLs in `externals`. Raises CorruptCheckpoint, and
         InvalidInput, which names the file, where the checkpoint refers to any other.
         """
+        await self.verify_shares(self.processes, progress)
+        await self.verify_own(externals)
+
+    async def verify_shares(self, processes: Iterable[Process], progress: Progress | None = None) -> None:
+        """Check the digest of every part, frame and blob of some processes, as a participant does with its own.
+
+        Raises CorruptCheckpoint.
+        """
+        shares = list(processes)
         jobs = [
-            (process, part, frames)
-            for process in self.processes
-            for part, frames in zip(process.manifest.parts, process.frames_by_part(), strict=True)
+            (share, part, frames)
+            for share in shares
+            for part, frames in zip(share.manifest.parts, share.frames_by_part(), strict=True)
         ]
         await map_bounded(partial(self._verify_part, progress), jobs, self._store.limits.frames_in_flight)
-        await map_bounded(self._verify_blob, self.blobs, self._store.limits.requests_in_flight)
+        blobs = dict.fromkeys(ref for share in shares for ref in share.blobs)
+        await map_bounded(self._verify_blob, blobs, self._store.limits.requests_in_flight)
+
+    async def verify_own(self, externals: Collection[str] = ()) -> None:
+        """Check what is the controller's own: its state's blobs, and every file referred to outside the store.
+
+        Raises as `verify`.
+        """
+        blobs = self.manifest.state.refs if self.manifest.state else ()
+        await map_bounded(self._verify_blob, blobs, self._store.limits.requests_in_flight)
         await check_externals(self.manifest.externals, externals, self._store.limits)
 
     @damage_seen_twice

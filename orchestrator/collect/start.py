@@ -132,7 +132,9 @@ async def restore_head(
     world = replace(world, fleet=fleet)
     if controller.head is None:
         return world, Before(below.lines)
-    manifest = (await open_checkpoint(store, controller.head)).manifest
+    checkpoint = await open_checkpoint(store, controller.head)
+    await checkpoint.verify_own()
+    manifest = checkpoint.manifest
     lives = (*manifest.scope, *manifest.restarts)
     dropped = {
         life: NOT_IN_DATASET for life in lives if life.rollout_id not in rollouts and life.rollout_id not in done
