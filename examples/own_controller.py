@@ -1,5 +1,4 @@
-"""A controller of one's own, as a trainer has: it dispatches rollouts, checkpoints them with its own state, dies, and goes
-on in a second life exactly where the checkpoint stood.
+"""A controller of one's own, as a trainer has: it checkpoints rollouts with its own state, dies, and goes on.
 
     python examples/own_controller.py [FOLDER]
 """
