@@ -49,7 +49,7 @@ class Book:
     # Who may call
 
     def check_call(self, call: ControlCall) -> None:
-        """Refuse another run, process or epoch; take the floor."""
+        """Refuse another run, process or epoch, and a floor that this epoch cannot have."""
         self._check_run(call.run)
         if call.incarnation != self.incarnation:
             raise ParticipantError(
@@ -59,6 +59,10 @@ class Book:
             raise ParticipantError(
                 Code.STALE_EPOCH, f"the epoch here is {self.epoch}, and the call's {call.epoch}", {"epoch": self.epoch}
             )
+        _check_floor(call)
+
+    def take_floor(self, call: ControlCall | Adopt) -> None:
+        """A call that nothing refused: its floor is known from here on."""
         self.floor = max(self.floor, call.floor)
 
     def _check_run(self, run: str) -> None:
@@ -76,6 +80,7 @@ class Book:
             )
         if call.epoch < self.epoch:
             raise ParticipantError(Code.STALE_EPOCH, f"the epoch here is {self.epoch}", {"epoch": self.epoch})
+        _check_floor(call)
         self.run, self.epoch, self.floor = call.run, call.epoch, max(self.floor, call.floor)
         return self.round is not None and self.round.epoch < self.epoch
 
@@ -221,3 +226,8 @@ class Book:
                 f"round {self.round} is {self.phase}: resume or abort it first",
                 {"round": str(self.round), "phase": self.phase.value},
             )
+
+
+def _check_floor(call: ControlCall | Adopt) -> None:
+    if call.floor.epoch > call.epoch:
+        raise ParticipantError(Code.INVALID_REQUEST, f"the floor {call.floor} is above the call's epoch {call.epoch}")

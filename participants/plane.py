@@ -136,13 +136,14 @@ class ControlPlane:
         """Take a higher epoch, and end what lower ones have open."""
         if self.book.adopt(call):
             await self._abort_round()
-        self._take_floor()
+        self._take_floor(call)
         return Adopted(incarnation=self.book.incarnation, lives=tuple(self._owner.live()))
 
     async def retire(self, call: Retire) -> Retired:
         """Stop lives, wait, free. Refused while a checkpoint or restore is open."""
-        self._check(call)
+        self.book.check_call(call)
         self.book.check_idle()
+        self._take_floor(call)
         return Retired(not_stopped=tuple(await self._owner.retire(call.lives, call.timeout_s)))
 
     # A checkpoint
@@ -151,7 +152,7 @@ class ControlPlane:
         """Close admission and wait until the work is parked, or say what is in the way."""
         if self.book.prepare(call, self._clock()):
             self._owner.gate.close()
-        self._take_floor()
+        self._take_floor(call)
         self._lease_changed.set()
         with anyio.move_on_after(call.timeout_s):
             await self._owner.gate.wait_quiet()
@@ -198,7 +199,7 @@ class ControlPlane:
         if self.book.lease_ran_out(self._clock()):
             self._expire()
         self.book.renew(call, self._clock())
-        self._take_floor()
+        self._take_floor(call)
         self._lease_changed.set()
         return Renewed(lease_s=call.lease_s)
 
@@ -208,7 +209,7 @@ class ControlPlane:
         """Read, check and import this process's share of a checkpoint; nothing becomes active."""
         async with self._one_at_a_time:
             if self.book.stage(call):
-                self._take_floor()
+                self._take_floor(call)
                 await self._restoring(partial(self._read, call), Event.ALL_STAGED)
             return Done(phase=self.book.phase, count=len(call.scope))
 
@@ -249,7 +250,7 @@ class ControlPlane:
         if answer is None:
             if self.book.phase in RESTORE_PHASES:
                 self._owner.settle()
-            self._take_floor()
+            self._take_floor(call)
             self._reopen("resumed")
             answer = Done(phase=self.book.phase)
         return answer
@@ -297,11 +298,9 @@ class ControlPlane:
 
     # How work is run
 
-    def _check(self, call: ControlCall) -> None:
-        self.book.check_call(call)
-        self._take_floor()
-
-    def _take_floor(self) -> None:
+    def _take_floor(self, call: ControlCall | Adopt) -> None:
+        """Of a call that nothing refused."""
+        self.book.take_floor(call)
         self._owner.raise_floor(self.book.floor)
 
     def _check_still(self, round_: CheckpointId, phases: frozenset[Phase]) -> None:
