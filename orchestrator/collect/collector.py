@@ -14,7 +14,7 @@ import anyio
 import anyio.lowlevel
 from anyio.streams.memory import MemoryObjectSendStream
 
-from participants import ParticipantError, Result
+from participants import Code, ParticipantError, Result
 from store import Fenced, Life, Segment, StoreError
 
 from .config import Config
@@ -29,7 +29,9 @@ Emit = Callable[[str, dict[str, Any]], None]
 LARGEST_BATCH = 256
 DISPATCH_BATCH = 64
 """Episodes dispatched before other tasks get a turn."""
-DROP_TIMEOUT_S = 10.0
+END_TIMEOUT_S = 10.0
+REFUSED_STAGE = "seed"
+"""A dispatch that fails comes before every step of its episode."""
 FLOOR_STEP = 64
 """The floor rises in steps, since each one looks at every fence."""
 
@@ -99,7 +101,7 @@ class Collector:
             await self._room.wait()
 
     async def _fill(self) -> None:
-        while not self.closing and len(self.ledger.open) < self._config.run.concurrency:
+        while not self.closing and self.broken is None and len(self.ledger.open) < self._config.run.concurrency:
             restored = next(iter(self.ledger.restored), None)
             following = self.ledger.next_dispatch()
             if following is None:
@@ -114,13 +116,14 @@ class Collector:
         try:
             await self.world.environment.dispatch(life, self._with_parameters(rollout.row))
         except (ParticipantError, StoreError) as error:
-            await self._drop(life, str(error))
+            await self._refused(life, error)
 
-    async def _drop(self, life: Life, reason: str) -> None:
-        """What a life was to continue from is of no use: end it everywhere, and start its rollout over."""
-        self.emit("dropped", {"life": str(life), "reason": reason})
-        await self.world.end(life, DROP_TIMEOUT_S)
-        self.ledger.start_over([life])
+    async def _refused(self, life: Life, error: ParticipantError | StoreError) -> None:
+        """The row, or what the life was to continue from, is of no use: end it everywhere; it counts as a failure."""
+        await self.world.end(life, END_TIMEOUT_S)
+        if not await self._keep([Result(life=life, row=None, failure=_failure_of(error), active_s=0.0)]):
+            self.ledger.start_over([life])
+            self._scope.cancel()
 
     def _with_parameters(self, row: Any) -> dict[str, Any]:
         model = self._config.model
@@ -215,3 +218,10 @@ class Collector:
         """Since the last checkpoint of this start; None before the first."""
         last = self.tally.last_checkpoint
         return None if last is None else time.monotonic() - last
+
+
+def _failure_of(error: ParticipantError | StoreError) -> dict[str, Any]:
+    """Facts of a dispatch that failed; another try cannot mend a row that is wrong."""
+    terminal = isinstance(error, ParticipantError) and error.code is Code.INVALID_REQUEST
+    named = Code.INVALID_REQUEST.value if terminal else Code.STEP_FAILED.value
+    return {"class": named, "message": str(error)[:2000], "stage": REFUSED_STAGE, "terminal": terminal}
