@@ -18,6 +18,9 @@ from participants import ParticipantError
 
 from .config import Config, ConfigError
 
+LEVELS_AROUND = 64
+"""How much deeper than in the input a row may come to stand; orjson writes 254 levels."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
@@ -63,13 +66,36 @@ def read_rows(path: str) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            row = orjson.loads(line)
-        except ValueError as error:
-            raise ConfigError(f"{path}, line {number}: it is not JSON ({error})") from error
-        if not isinstance(row, dict):
-            raise ConfigError(f"{path}, line {number}: it is not a JSON object")
-        rows.append(row)
+            rows.append(_parse_row(line))
+        except ConfigError as error:
+            raise ConfigError(f"{path}, line {number}: {error}") from error
     return rows
+
+
+def _parse_row(line: bytes) -> dict[str, Any]:
+    try:
+        row = orjson.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"it is not JSON ({error})") from error
+    if not isinstance(row, dict):
+        raise ConfigError("it is not a JSON object")
+    if not isinstance(row.get("responses_create_params"), dict | None):
+        raise ConfigError("its responses_create_params is not a JSON object")
+    if not _can_be_carried(row):
+        raise ConfigError("it is nested too deep")
+    return row
+
+
+def _can_be_carried(row: dict[str, Any]) -> bool:
+    """Whether it can still be written as JSON inside what carries it: records, replies and output lines."""
+    carried: Any = row
+    for _ in range(LEVELS_AROUND):
+        carried = [carried]
+    try:
+        orjson.dumps(carried)
+    except TypeError:
+        return False
+    return True
 
 
 def load_rollouts(config: Config) -> list[Rollout]:

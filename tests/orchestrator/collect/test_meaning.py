@@ -57,13 +57,34 @@ def test_a_configuration_that_cannot_be_used_is_refused_by_key(tmp_path: Path, o
     assert "secret" not in str(refusal.value)
 
 
+DEEP = '{"a": 1}\n{"a": ' + "[" * 500 + "]" * 500 + "}\n"
+
+
 @pytest.mark.parametrize(
-    ("rows", "says"), [("", "no rows"), ('{"a": 1}\n{"a": }\n', "line 2"), ("[1]\n", "line 1: it is not a JSON object")]
+    ("rows", "says"),
+    [
+        ("", "no rows"),
+        ('{"a": 1}\n{"a": }\n', r"rows\.jsonl, line 2"),
+        ("[1]\n", "line 1: it is not a JSON object"),
+        ('{"a": 1}\n{"responses_create_params": [1]}', "line 2: its responses_create_params is not a JSON object"),
+        ('{"responses_create_params": "x"}', "line 1: its responses_create_params"),
+        ('{"responses_create_params": 5}', "line 1: its responses_create_params"),
+        ('{"responses_create_params": []}', "line 1: its responses_create_params"),
+        (DEEP, r"rows\.jsonl, line 2: it is nested too deep"),
+        (DEEP.replace("[" * 300, "").replace("]" * 300, ""), "line 2: it is nested too deep"),
+    ],
 )
 def test_an_input_that_cannot_be_used_is_refused_by_line(tmp_path: Path, rows: str, says: str) -> None:
-    """An empty input, a line that is not JSON, and one that is no object."""
+    """An empty input, and a line that is no JSON, no object, asks with no object, or is nested too deep to be kept."""
     with pytest.raises(ConfigError, match=says):
         load_rollouts(load_config(write(tmp_path, rows=rows)))
+
+
+def test_a_row_without_parameters_or_with_some_depth_is_an_input(tmp_path: Path) -> None:
+    """Null parameters are as good as none, and a hundred levels are not too deep."""
+    deep = '{"a": ' + "[" * 100 + "]" * 100 + "}"
+    rows = f'{{"responses_create_params": null}}\n{deep}\n'
+    assert len(load_rollouts(load_config(write(tmp_path, rows=rows)))) == 2
 
 
 def test_a_rollout_is_named_by_its_content_and_never_by_its_position(tmp_path: Path) -> None:
