@@ -155,7 +155,7 @@ async def test_a_killed_controller_loses_nothing_that_it_reported(tmp_path: Path
 @pytest.mark.anyio
 async def test_a_controller_killed_hundreds_of_times_loses_nothing(tmp_path: Path, tally: Tally) -> None:
     """The same for longer."""
-    await survive_on_disk(kills(400), tmp_path, tally)
+    await survive_on_disk(kills(150), tmp_path, tally)
 
 
 @pytest.mark.real
