@@ -10,13 +10,14 @@ of the output. An object store takes an object whole, so there the output is mad
 import errno
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import orjson
 
-from store import BackendError, IOFailed, Life, NoSpace, open_backend
+from store import Backend, BackendError, IOFailed, Life, NoSpace, open_backend
 
 from .rows import Rollout
 from .segments import Kept, Segments
@@ -35,12 +36,14 @@ def failures_url(url: str) -> str:
 async def write_output(
     url: str, segments: Segments, decided: Mapping[str, Kept], failures: Sequence[Kept], rollouts: Mapping[str, Rollout]
 ) -> None:
-    """Write the output and, where there are any, the failures. Raises BackendError."""
+    """Write the output and, where there are any, the failures; those of before go. Raises BackendError."""
     rows = [decided[r] for r in rollouts if r in decided and not decided[r].failed]
     await _write(url, _public_rows(segments, rows, rollouts))
     failed = [line for line in failures if line.rollout_id in rollouts]
     if failed:
         await _write(failures_url(url), _public_rows(segments, failed, rollouts))
+    else:
+        await _remove(failures_url(url))
 
 
 async def _public_rows(
@@ -88,10 +91,25 @@ async def _write(url: str, pieces: AsyncIterator[bytes]) -> None:
     try:
         await _write_file(path, pieces)
     except OSError as error:
-        kind: type[BackendError] = NoSpace if error.errno in _FULL else IOFailed
-        raise kind(
-            "merge", url, str(error), hint="The rows are safe in the segments; run the same command again"
-        ) from (error)
+        raise _merge_failed(url, error) from error
+
+
+def _merge_failed(url: str, error: OSError) -> BackendError:
+    kind: type[BackendError] = NoSpace if error.errno in _FULL else IOFailed
+    return kind("merge", url, str(error), hint="The rows are safe in the segments; run the same command again")
+
+
+async def _remove(url: str) -> None:
+    """What earlier starts left there; nothing may be there."""
+    path = local_path(url)
+    if path is None:
+        async with _folder_of(url) as (backend, name):
+            await backend.delete([name])
+        return
+    try:
+        await anyio.Path(path).unlink(missing_ok=True)
+    except OSError as error:
+        raise _merge_failed(url, error) from error
 
 
 async def _write_file(path: Path, pieces: AsyncIterator[bytes]) -> None:
@@ -122,12 +140,18 @@ def _replace(partial: Path, path: Path) -> None:
 
 
 async def _write_object(url: str, pieces: AsyncIterator[bytes]) -> None:
-    folder, _, name = url.rpartition("/")
     data = bytearray()
     async for piece in pieces:
         data += piece
+    async with _folder_of(url) as (backend, name):
+        await backend.put(name, bytes(data))
+
+
+@asynccontextmanager
+async def _folder_of(url: str) -> AsyncIterator[tuple[Backend, str]]:
+    folder, _, name = url.rpartition("/")
     opened = await open_backend(folder, writable=False)
     try:
-        await opened.backend.put(name, bytes(data))
+        yield opened.backend, name
     finally:
         await opened.backend.aclose()

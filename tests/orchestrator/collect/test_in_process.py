@@ -104,6 +104,16 @@ async def test_failures_go_beside_the_output_and_are_tried_a_bounded_number_of_t
     assert (await run(config, working)).exit_code == 0
 
 
+@pytest.mark.parametrize("option", ["fresh", "retry_failed"])
+async def test_a_run_without_failures_leaves_no_failures_of_an_earlier_one(tmp_path: Path, option: str) -> None:
+    """What `--fresh` or `--retry-failed` made good is no longer told of."""
+    config = configured(tmp_path, max_attempts=1)
+    await run(config, OneTool(fail_always))
+    assert (tmp_path / "out_failures.jsonl").exists()
+    assert (await run(config, OneTool(), [], **{option: True})).exit_code == 0
+    assert not (tmp_path / "out_failures.jsonl").exists()
+
+
 async def test_a_failure_that_passes_leaves_a_row_and_a_line_in_the_sidecar(tmp_path: Path) -> None:
     """What succeeds at a second start is a row like any other, of attempt 1."""
 

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.collect import Line, Segments, open_segments, plan_rollouts
 from orchestrator.collect.merge import WINDOW, failures_url, write_output
 from orchestrator.collect.segments import Header, Kept, Writer, count_failures, final_lines
-from store import CorruptCheckpoint, ObjectConflict, open_backend
+from store import CorruptCheckpoint, NotFound, ObjectConflict, open_backend
 
 pytestmark = [pytest.mark.unit, pytest.mark.anyio]
 
@@ -132,6 +132,26 @@ async def test_an_output_in_an_object_store_is_put_as_one_object(segments: Segme
     await write_output("memory://merged/out.jsonl", segments, final_lines(writer.lines), [], rollouts)
     opened = await open_backend("memory://merged", writable=False)
     assert json.loads(await opened.backend.get("out.jsonl", max_bytes=1000))["reward"] == 1.0
+
+
+@pytest.mark.parametrize("storage", ["disk", "memory"])
+async def test_failures_of_an_earlier_merge_go_where_there_are_none_any_more(
+    segments: Segments, tmp_path: Path, storage: str
+) -> None:
+    """A merge without a failure removes the file of the one before, on a disk and in an object store."""
+    folder = str(tmp_path) if storage == "disk" else "memory://stale"
+    url = f"{folder}/out.jsonl"
+    rollouts = {r.rollout_id: r for r in plan_rollouts([{"n": 1}], 1)}
+    [rollout_id] = rollouts
+    writer = await write(segments, 1, [line(rollout_id, failed=True)], [line(rollout_id)])
+    failed, row = writer.lines
+    opened = await open_backend(folder, writable=False)
+    await write_output(url, segments, {rollout_id: failed}, [failed], rollouts)
+    assert (await opened.backend.stat("out_failures.jsonl")).size > 0
+    await write_output(url, segments, {rollout_id: row}, [], rollouts)
+    with pytest.raises(NotFound):
+        await opened.backend.stat("out_failures.jsonl")
+    await opened.backend.aclose()
 
 
 def test_the_failures_stand_beside_the_output() -> None:
