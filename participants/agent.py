@@ -20,6 +20,7 @@ from typing import Any
 import anyio
 
 from .activation import Activation, Final, Next, OutOfTime, Session, StepContext
+from .containment import contained
 from .data import Peer, Reply, Request, digest_of, uncaptured
 from .episode import RUN_STEPS, Episode, EpisodeRunner, body_of_run, export_episode, import_episode, reply_of_run
 from .errors import Code, ParticipantError
@@ -159,7 +160,8 @@ class Agent(Holder[Session]):
                 with anyio.CancelScope() as session.scope:
                     if not _continues(session.activation, request):
                         session.activation = _begin(session, request)
-                    return await self.run_activation(held, request.body)
+                    with contained(f"the activation of {held.life} at {self.role}"):
+                        return await self.run_activation(held, request.body)
             finally:
                 session.scope = None
         raise ParticipantError(Code.STALE_CALL, f"session {session.session_id} was closed meanwhile")

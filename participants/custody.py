@@ -18,6 +18,7 @@ import orjson
 
 from store import Life, RawRecord
 
+from .containment import contained
 from .errors import Code, ParticipantError
 from .gate import Gate
 from .holder import Held, Holder
@@ -112,7 +113,8 @@ class SessionHolder(Holder[Sessions]):
     @contextmanager
     def _translating(self, what: str) -> Iterator[None]:
         try:
-            yield
+            with contained(f"{what} at {self.role}"):
+                yield
         except (ParticipantError, ToolError):
             raise
         except Exception as error:
@@ -138,7 +140,8 @@ class SessionHolder(Holder[Sessions]):
             session = self._freed.pop()
             with anyio.move_on_after(CLEANUP_TIMEOUT_S, shield=True) as limit:
                 try:
-                    await self.close_session(session)
+                    with contained(f"close_session of {session!r}"):
+                        await self.close_session(session)
                 except Exception:
                     log.exception("%s: close_session of %r raised", self.role, session)
             if limit.cancelled_caught:
@@ -242,7 +245,8 @@ class SessionHolder(Holder[Sessions]):
         for session in sessions.open.values():
             session.life = record.life
             try:
-                await self.import_session(session, session.state)
+                with contained("import_session"):
+                    await self.import_session(session, session.state)
             except Exception as error:
                 raise ParticipantError(
                     Code.CORRUPT_CHECKPOINT,

@@ -17,6 +17,7 @@ import anyio
 
 from store import Life
 
+from .containment import contained
 from .data import MODE_HEADER, VERIFY_HEADER, CallId, Peer, Reply, Request, on_the_wire
 from .errors import Code, ParticipantError
 from .gate import Gate, StepMode
@@ -178,7 +179,8 @@ class EpisodeRunner:
         left = self._time_left(episode)
         try:
             async with self.gate.time_limit(left, f"the episode of {held.life}"):
-                return await self._carry_out(held, episode, plan, mode)
+                with contained(f"{episode.step} at {plan.peer}"):
+                    return await self._carry_out(held, episode, plan, mode)
         except ParticipantError as error:
             if held.stopped:
                 raise

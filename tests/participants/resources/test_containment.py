@@ -1,0 +1,128 @@
+"""Hooks that end with what would end a task or a process: their step fails, and nothing else does."""
+
+import asyncio
+from typing import Any
+
+import anyio
+import pytest
+
+from participants import Agent, Final
+from participants.activation import StepContext
+from participants.errors import Code, ParticipantError
+from participants.sessions import ResourcesSession
+from tests.support.scripted import counter_row
+from tests.support.world import world
+
+from .harness import RESPONSE, Caller, Drawer, Notebook
+
+pytestmark = [pytest.mark.unit, pytest.mark.anyio]
+
+
+async def own_cancellation() -> None:
+    """As a hook does that ends a task of its own and waits for it."""
+    task = asyncio.ensure_future(asyncio.sleep(1000))
+    task.cancel()
+    await task
+
+
+async def leave() -> None:
+    """As `sys.exit` does."""
+    raise SystemExit(3)
+
+
+async def end_generator() -> None:
+    """As a generator that was closed does."""
+    raise GeneratorExit
+
+
+ENDS = [own_cancellation, leave, end_generator]
+
+
+class Ending(Notebook):
+    """The hook named `at` ends so."""
+
+    at = ""
+    end: Any = None
+
+    async def _pause(self) -> None:
+        await super()._pause()
+        if self.at == self.log[-1].split()[0]:
+            await self.end()
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("at", ["seed", "add", "verify"])
+async def test_a_hook_that_ends_in_its_own_way_fails_its_call_alone(at: str, end: Any) -> None:
+    """The call is refused as a defect that names the hook, its change is undone, and the session goes on."""
+    server = Ending()
+    call = Caller(server)
+    calls = [("/seed_session", {"words": ["a"]}), ("/add", {"word": "b"}), ("/verify", {"response": RESPONSE})]
+    for route, body in calls:
+        server.at, server.end = at, end
+        if at in route:
+            with pytest.raises(ParticipantError, match=f"{at}.* at resources.main ended") as caught:
+                await call(route, body)
+            assert caught.value.code is Code.INTERNAL
+            server.at = ""
+        await call(route, body)
+    assert server.log[-1] == "verify 2"
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_a_close_that_ends_in_its_own_way_is_contained(end: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is logged, and the call that closes the session succeeds."""
+
+    async def hook(self: Drawer, session: ResourcesSession) -> None:
+        await end()
+
+    server = Drawer()
+    call = Caller(server)
+    await call("/seed_session", {})
+    monkeypatch.setattr(Drawer, "close_session", hook)
+    assert (await call("/close_session", {})).status == 200
+
+
+async def test_a_cancellation_of_ours_is_none_of_a_hook() -> None:
+    """A scope around the call that is cancelled, and a task that is, end it as ever."""
+    server = Notebook()
+    call = Caller(server)
+    await call("/seed_session", {})
+    server.hold = anyio.Event()
+    with anyio.move_on_after(0.01) as scope:
+        await call("/add", {"word": "b"})
+    assert scope.cancelled_caught
+    task = asyncio.ensure_future(call("/add", {"word": "b"}))
+    await anyio.wait_all_tasks_blocked()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+class EndingAgent(Agent):
+    """Its step ends so."""
+
+    end: Any = None
+
+    async def start(self, held: Any, body: Any) -> Any:
+        """Nothing."""
+        return {}
+
+    async def step(self, context: StepContext, state: Any) -> Final:
+        """Does not come to its end for one rollout."""
+        if context.life.rollout_id == "bad":
+            await self.end()
+        return Final({"output": []})
+
+
+@pytest.mark.parametrize("max_wall_s", [0.0, 60.0])
+@pytest.mark.parametrize("end", ENDS)
+async def test_a_step_that_ends_in_its_own_way_fails_its_rollout_alone(end: Any, max_wall_s: float) -> None:
+    """The other rollout has its row."""
+    async with world(make_agent=EndingAgent, max_wall_s=max_wall_s) as one:
+        one.agent.end = end  # type: ignore[attr-defined]
+        await one.start({"bad": counter_row("bad", 1), "good": counter_row("good", 1)})
+        results = await one.results(2)
+    failures = {key: result.failure for key, result in results.items()}
+    assert failures["good"] is None
+    assert failures["bad"] is not None
+    assert failures["bad"]["class"] == "step_failed"
