@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .errors import Code, ParticipantError
+from .generations import CHAT, check_generation
 
 _RENAMED = {"max_output_tokens": "max_tokens"}
 _DROPPED = frozenset(
@@ -89,9 +90,10 @@ def _form_to_chat(form: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_chat(body: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A Responses reply from a Chat Completions reply; `name` makes the ids of its items."""
-    choice = (body.get("choices") or [{}])[0]
-    message = choice.get("message") or {}
+    """A Responses reply from a Chat Completions reply; `name` makes the ids of its items. Raises `model_failed`."""
+    check_generation(CHAT, body)
+    choice = body["choices"][0]
+    message = choice["message"]
     output: list[dict[str, Any]] = []
     if reasoning := message.get("reasoning_content") or message.get("reasoning"):
         content = [{"type": "reasoning_text", "text": reasoning}]

@@ -21,13 +21,12 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
 from store import Life
 
 from .data import CallId, Reply, Request, uncaptured
 from .errors import Code, ParticipantError
 from .gate import Gate
+from .generations import checked, parse
 from .holder import Held, Holder
 from .replies import Kept
 from .streams import EVENT_STREAM, PassingStream, replayed
@@ -126,7 +125,7 @@ class ModelServer(Holder[ModelState]):
         """For a client that sends no life: nothing of it is kept."""
         await self.gate.wait_open()
         if not request.body.get("stream"):
-            return await self._upstream.complete(request.route, request.body)
+            return checked(request.route, await self._upstream.complete(request.route, request.body))
         return await self._open_stream(Held(uncaptured(), ModelState()), request, None)
 
     async def _with_id(self, held: Held[ModelState], request: Request, call: CallId, *, inside_wait: bool) -> Reply:
@@ -177,7 +176,8 @@ class ModelServer(Holder[ModelState]):
 
     async def _generate(self, held: Held[ModelState], request: Request, *, inside_wait: bool = False) -> Reply:
         with self._flying(request, inside_wait=inside_wait):
-            reply = await self._upstream.complete(request.route, request.body, request.life)
+            made = await self._upstream.complete(request.route, request.body, request.life)
+            reply = checked(request.route, made)
         held.state.counts["generated"] += 1
         return reply
 
@@ -219,7 +219,7 @@ class ModelServer(Holder[ModelState]):
                 opening = self._upstream.stream(request.route, request.body, request.life)
                 chunks = await stack.enter_async_context(opening)
                 if chunks.status != 200:
-                    return Reply(chunks.status, _parsed(b"".join([chunk async for chunk in chunks])))
+                    return Reply(chunks.status, parse(b"".join([chunk async for chunk in chunks])))
             stream = PassingStream(self, held, chunks)
             held.state.streams.add(stream)
             stack.callback(held.state.streams.discard, stream)
@@ -292,10 +292,3 @@ class ModelServer(Holder[ModelState]):
 def _forget_unfinished(held: Held[ModelState], call: CallId, kept: Kept) -> None:
     if kept.reply is None:
         held.replies.finish(call, kept, None)
-
-
-def _parsed(data: bytes) -> Any:
-    try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return data.decode(errors="replace")

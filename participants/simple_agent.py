@@ -23,6 +23,7 @@ from .agent import Agent
 from .chat_items import from_chat, to_chat
 from .data import Reply
 from .errors import Code, ParticipantError
+from .generations import check_generation
 from .holder import Held
 from .tools import RESERVED
 
@@ -97,11 +98,14 @@ class SimpleAgent(Agent):
         """One model call, its reply in the form of the Responses API. Raises `model_failed` for anything else."""
         body = {**state["parameters"], "input": state["items"]}
         chat = self.dialect == "chat"
-        reply = await context.model(_ROUTES[self.dialect], to_chat(body) if chat else body)
-        if not reply.ok or not isinstance(reply.body, dict):
+        route = _ROUTES[self.dialect]
+        reply = await context.model(route, to_chat(body) if chat else body)
+        if not reply.ok:
             told = f"the model answered {reply.status}: {reply.body!r:.300}"
             raise ParticipantError(Code.MODEL_FAILED, told, {"status": reply.status})
-        return from_chat(reply.body, _name(context, state)) if chat else reply.body
+        check_generation(route, reply.body)
+        response: dict[str, Any] = from_chat(reply.body, _name(context, state)) if chat else reply.body
+        return response
 
     async def _tool_step(self, context: StepContext, state: Any) -> Any:
         call, *rest = state["pending"]

@@ -4,7 +4,6 @@ aiohttp is the client here because thousands of calls are held open at once: it 
 httpx does not (bench/README).
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from typing import Any, Protocol, Self, runtime_checkable
@@ -17,6 +16,7 @@ from store import Life
 
 from .data import LIFE_HEADER, Reply
 from .errors import Code, ParticipantError
+from .generations import checked, parse
 
 RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 
@@ -103,12 +103,12 @@ class OpenAIEndpoint:
     async def _once(self, route: str, body: Mapping[str, Any], life: Life | None) -> Reply:
         try:
             async with self._open().post(self._base + route, json=dict(body), headers=_identity(life)) as response:
-                text = await response.text()
+                data = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _Unreachable(repr(error)) from error
         if response.status in RETRIED_STATUS:
-            raise _Unreachable(f"status {response.status}: {text[:200]}")
-        return Reply(response.status, _parse(text))
+            raise _Unreachable(f"status {response.status}: {data[:200].decode(errors='replace')}")
+        return checked(route, Reply(response.status, parse(data)))
 
     def stream(
         self, route: str, body: Mapping[str, Any], life: Life | None = None
@@ -120,7 +120,7 @@ class OpenAIEndpoint:
         """What the endpoint serves."""
         with _translating():
             async with self._open().get(f"{self._base}/v1/models") as response:
-                return Reply(response.status, _parse(await response.text()))
+                return Reply(response.status, parse(await response.read()))
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -170,10 +170,3 @@ def _translating() -> Iterator[None]:
 def _identity(life: Life | None) -> dict[str, str]:
     """Lets a backend that records its calls say for whom they were."""
     return {LIFE_HEADER: str(life)} if life else {}
-
-
-def _parse(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
