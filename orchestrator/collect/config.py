@@ -3,11 +3,14 @@
 Relative paths are relative to the file. Credentials never stand in it: it names environment variables.
 """
 
+import json
 import os
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -37,7 +40,7 @@ class RunTable(Table):
     input: str | None = None
     """JSON Lines, a row a line. Either this or `task_set`."""
     task_set: TaskSet | None = None
-    output: str
+    output: Annotated[str, Field(min_length=1)]
     """JSON Lines, a path or URL."""
     repeats: Annotated[int, Field(ge=1)] = 1
     limit: Annotated[int, Field(ge=0)] = 0
@@ -66,6 +69,25 @@ class ModelTable(Table):
     """Added to every request, such as temperature."""
     retry_for_s: Seconds = 120.0
     """How long a call is tried again while the endpoint cannot be reached or answers 429 or 5xx."""
+
+    @field_validator("parameters")
+    @classmethod
+    def _json_only(cls, parameters: dict[str, Any]) -> dict[str, Any]:
+        for name, value in parameters.items():
+            try:
+                json.dumps(value, allow_nan=False)  # It refuses dates, which orjson would write as text.
+                orjson.dumps(value)  # It refuses integers of more than 64 bits.
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{name} cannot be sent as JSON ({error})") from error
+        return parameters
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_url(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+            raise ValueError("it is no http:// or https:// URL")
+        return url
 
     @field_validator("base_url")
     @classmethod

@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import inspect
 from collections.abc import Collection, Mapping, Sequence
+from types import ModuleType
 
 import orjson
 
@@ -44,16 +45,29 @@ def check_same(now: Mapping[str, str], then: Mapping[str, str], accepted: Collec
     )
 
 
+def check_accepted(accepted: Collection[str], *known: Collection[str]) -> None:
+    """Refuse to accept what is no field of this run or of what came before. Raises ConfigError."""
+    fields = {name for names in known for name in names}
+    if unknown := sorted(set(accepted) - fields):
+        raise ConfigError(f"--accept {unknown[0]}: there is no such field; there are {', '.join(sorted(fields))}")
+
+
 def _digest(value: object) -> str:
     return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
 
+def import_server(name: str, target: str) -> ModuleType:
+    """The module of a server. Raises ConfigError, whatever goes wrong in code that is not ours."""
+    try:
+        return importlib.import_module(target.partition(":")[0])
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"resources.{name}: server {target!r} cannot be imported: {told}") from error
+
+
 def _code_digest(name: str, target: str) -> str:
     """Of the source file that defines a server, so that edited code is not taken for the same run."""
-    try:
-        module = importlib.import_module(target.partition(":")[0])
-    except (ImportError, ValueError) as error:
-        raise ConfigError(f"resources.{name}: server {target!r} cannot be imported: {error}") from error
+    module = import_server(name, target)
     try:
         return hashlib.sha256(inspect.getsource(module).encode()).hexdigest()[:16]
     except (OSError, TypeError):

@@ -17,7 +17,7 @@ from store import Chain, Checkpoint, Controller, Life, Seal, Segment, Store, ope
 from ..coordination import restore, resume
 from ..fleet import adopt
 from .config import ConfigError
-from .fingerprint import check_same
+from .fingerprint import check_accepted, check_same
 from .rows import Rollout
 from .segments import Found, Header, Kept, Segments
 from .world import World
@@ -68,6 +68,7 @@ class _Segments:
 async def check_run(store: Store, segments: Segments, fields: Mapping[str, str], wishes: Wishes) -> None:
     """Refuse to continue another run, before anything is claimed. Raises ConfigError, naming what differs."""
     if wishes.fresh:
+        check_accepted(wishes.accept, fields)
         return
     await _check_runs(segments)
     chain = await store.chain()
@@ -81,6 +82,8 @@ async def check_run(store: Store, segments: Segments, fields: Mapping[str, str],
 
 
 def _check_fields(fields: Mapping[str, str], header: Header | None, head: Checkpoint | None, wishes: Wishes) -> None:
+    known = [header.fingerprint if header else (), head.manifest.fingerprint if head else ()]
+    check_accepted(wishes.accept, fields, *known)
     accepted = [*wishes.accept, *(header.accepted if header else ())]
     if header is not None:
         check_same(fields, header.fingerprint, wishes.accept, "the output")
@@ -151,11 +154,13 @@ async def rows_only(segments: Segments, fields: Mapping[str, str], wishes: Wishe
     """Without checkpoints: the segment to go on with, and what it has. A fresh start begins another one."""
     epochs = await segments.epochs()
     if wishes.fresh:
+        check_accepted(wishes.accept, fields)
         return max(epochs, default=-1) + 1, Found()
     await _check_runs(segments)
     epoch = max(epochs, default=0)
     await segments.sweep(epoch + 1)
     found = await segments.read(epoch)
+    check_accepted(wishes.accept, fields, found.header.fingerprint if found.header else ())
     if found.header is not None:
         check_same(fields, found.header.fingerprint, wishes.accept, "the output")
     return epoch, found

@@ -1,6 +1,5 @@
 """The embedded participants of a run: all four kinds in the controller's own process."""
 
-import importlib
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -29,6 +28,7 @@ from store import Life, Store, StoreError
 from ..fleet import Fleet, discover
 from ..links import LocalLink
 from .config import Config, ConfigError, secret
+from .fingerprint import import_server
 from .saved import Work, saved_by
 
 
@@ -132,14 +132,16 @@ def _load_all(config: Config) -> dict[str, ResourcesServer]:
 
 
 def _load(name: str, target: str, options: dict[str, Any]) -> ResourcesServer:
-    module, _, attribute = target.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"resources.{name}: server {target!r} cannot be imported: {error}") from error
+    attribute = target.partition(":")[2]
+    found = getattr(import_server(name, target), attribute, None)
+    if found is None:
+        raise ConfigError(f"resources.{name}: server {target!r} cannot be imported: it has no {attribute!r}")
     if not (isinstance(found, type) and issubclass(found, ResourcesServer)):
         raise ConfigError(f"resources.{name}: {target!r} is not a ResourcesServer")
     try:
         return found(name=name, **options)
     except TypeError as error:
         raise ConfigError(f"resources.{name}: {target} does not take these options: {error}") from error
+    except Exception as error:  # The code of a user may raise anything.
+        told = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"resources.{name}: {target} cannot be made with these options: {told}") from error

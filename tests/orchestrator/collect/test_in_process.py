@@ -203,6 +203,68 @@ async def test_a_server_that_cannot_be_imported_is_refused_before_anything_is_cl
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("class Server(", "SyntaxError"),
+        ("Server = undefined", "NameError"),
+        ("raise RuntimeError('no GPU')", "RuntimeError: no GPU"),
+    ],
+)
+async def test_a_server_module_that_raises_is_refused_before_anything_is_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, says: str
+) -> None:
+    """Whatever a module raises while it is imported is told, with the table that names it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "raising_server.py").write_text(source)
+    with pytest.raises(ConfigError, match=rf"resources\.counter: server 'raising_server:Server' .*{says}"):
+        await run(with_server(configured(tmp_path), "raising_server:Server"), OneTool())
+    assert not (tmp_path / "store").exists()
+
+
+class Raising(CounterServer):
+    """Cannot be made."""
+
+    def __init__(self, name: str) -> None:
+        """Miss what it needs."""
+        raise RuntimeError(f"{name} needs a licence")
+
+
+@pytest.mark.parametrize(
+    ("attribute", "says"), [("Raising", "RuntimeError: counter needs a licence"), ("Missing", "it has no 'Missing'")]
+)
+async def test_a_server_that_cannot_be_made_is_refused(tmp_path: Path, attribute: str, says: str) -> None:
+    """The refusal names the table and what the constructor raised, or that there is none."""
+    with pytest.raises(ConfigError, match=rf"resources\.counter: .*{says}"):
+        await run(with_server(configured(tmp_path), f"{__name__}:{attribute}"), OneTool())
+
+
+def with_server(config: Config, target: str) -> Config:
+    """The same with another server."""
+    table = config.resources["counter"].model_copy(update={"server": target})
+    return config.model_copy(update={"resources": {"counter": table}})
+
+
+@pytest.mark.parametrize("checkpoints", [True, False])
+@pytest.mark.parametrize("fresh", [True, False])
+async def test_a_field_that_does_not_exist_cannot_be_accepted(tmp_path: Path, checkpoints: bool, fresh: bool) -> None:
+    """A misspelt `--accept` is refused with the fields that there are, and no call is made."""
+    upstream = OneTool()
+    with pytest.raises(ConfigError, match=r"--accept modle: there is no such field; there are agent, .*model, "):
+        await run(configured(tmp_path, checkpoints=checkpoints), upstream, fresh=fresh, accept=("model", "modle"))
+    assert upstream.calls == 0
+
+
+async def test_a_field_that_only_the_earlier_run_had_can_be_accepted(tmp_path: Path) -> None:
+    """A resources server that was taken out of the configuration is a difference like any other."""
+    config = configured(tmp_path)
+    two = config.model_copy(update={"resources": {**config.resources, "old": config.resources["counter"]}})
+    await run(two, OneTool(fail_always), retry_failed=True)
+    with pytest.raises(ConfigError, match=r"--accept resources\.old"):
+        await run(config, OneTool())
+    assert (await run(config, OneTool(), accept=("resources.old",), retry_failed=True)).exit_code == 0
+
+
 async def test_a_checkpoint_has_the_fingerprint_and_the_segment_as_they_were(tmp_path: Path) -> None:
     """What a later start compares is in the manifest: fields by name, and this epoch's length of the output."""
     events: Events = []
