@@ -21,6 +21,7 @@ from store import Life, RawRecord
 from .containment import contained
 from .errors import Code, ParticipantError
 from .gate import Gate
+from .generations import is_storable
 from .holder import Held, Holder
 from .sessions import ResourcesSession, Sessions, json_copy
 from .tools import ToolError
@@ -28,6 +29,7 @@ from .wire import Modes
 
 SESSION_TTL_S = 14 * 24 * 3600.0
 CLEANUP_TIMEOUT_S = 30.0
+EXPORT_TIMEOUT_S = 30.0
 FREEZE_BATCH = 64
 """Sessions exported before other tasks get a turn."""
 
@@ -179,27 +181,43 @@ class SessionHolder(Holder[Sessions]):
         return {**super().counts(), "sessions": sessions, "sessions_without_life": len(self._without_life.open)}
 
     def restarts(self) -> Collection[Life]:
-        """Lives with an open session that is not exported, or of which a failed hook left nothing exact."""
+        """Lives with an open session that is not or cannot be exported, or that a failed hook left inexact."""
+        every = self.checkpoint_mode == "restart"
         return [
             held.life
             for held in self._held.values()
-            if any(self.checkpoint_mode == "restart" or session.lost for session in held.state.open.values())
+            if any(every or session.lost or session.unexportable for session in held.state.open.values())
         ]
 
     async def freeze(self, scope: Collection[Life]) -> None:
-        """Export the scope's sessions; no call changes one meanwhile."""
+        """Export the scope's sessions; no call changes one meanwhile.
+
+        A session that cannot be exported makes its life a restart: this commit is refused with `restart_in_scope`, and
+        the next prepare names that life.
+        """
         wanted = [held for held in self._held.values() if held.life in scope and not held.stopped]
         sessions = [each for held in wanted for each in held.state.open.values() if each.seeded and not each.lost]
         for number, session in enumerate(sessions):
             if session.frozen is None and self.checkpoint_mode != "restart":
-                session.exported = await self._dump(session)
+                await self._export_or_mark(session)
             if number % FREEZE_BATCH == 0:
                 await anyio.lowlevel.checkpoint()
+        if marked := [str(session.life) for session in sessions if session.unexportable]:
+            message = f"{len(marked)} lives of the scope have a session that cannot be exported at {self.role}"
+            raise ParticipantError(Code.RESTART_IN_SCOPE, message, {"lives": marked[:20]})
+
+    async def _export_or_mark(self, session: ResourcesSession) -> None:
+        try:
+            session.exported = await self._dump(session)
+        except ParticipantError as error:
+            session.unexportable = error.message
 
     async def _dump(self, session: ResourcesSession) -> dict[str, Any]:
         with self._translating(f"the export of session {session.session_id} of {session.life}"):
-            state = await self.export_session(session)
-            orjson.dumps(state)
+            with anyio.fail_after(EXPORT_TIMEOUT_S):
+                state = await self.export_session(session)
+            if not is_storable(state):
+                raise TypeError(f"what it gave cannot be stored as JSON: {state!r:.80}")
             return session.dump(state, self._now())
 
     def check_export(self) -> None:

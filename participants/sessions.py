@@ -44,6 +44,8 @@ class ResourcesSession:
     """On the clock that stands still while a checkpoint is open."""
     lost: str = ""
     """Why its state is not known any more."""
+    unexportable: str = ""
+    """Why a commit could not export it: its life is a restart from then on, and goes on otherwise."""
     frozen: Any = None
     """Its export as a verify of mode `replay` found it; that is what commits write until it changes again."""
     exported: Any = None

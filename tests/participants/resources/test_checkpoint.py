@@ -327,3 +327,35 @@ async def test_a_call_from_inside_a_tool_carries_its_parent_and_one_from_a_repla
         "resources.main:3.0",
     ]
     assert {request.life for request in judge.calls} == {LIFE}
+
+
+@pytest.mark.parametrize("problem", ["raises", "hangs", "ends", "gives no JSON"])
+async def test_a_session_that_cannot_be_exported_is_a_restart_and_the_others_are_captured(
+    problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One commit is refused and names its life, as every prepare does from then on; it goes on working."""
+    monkeypatch.setattr("participants.custody.EXPORT_TIMEOUT_S", 0.01)
+    other = Life("r1", 1, 0, 1)
+
+    async def export(self: Drawer, session: ResourcesSession) -> Any:
+        if session.life == other:
+            return []
+        if problem == "raises":
+            raise RuntimeError("no such sandbox")
+        if problem == "hangs":
+            await anyio.sleep_forever()
+        if problem == "ends":
+            raise SystemExit(1)
+        return {object()}
+
+    monkeypatch.setattr(Drawer, "export_session", export)
+    server = Drawer()
+    for life in (LIFE, other):
+        await Caller(server, life)("/seed_session", {})
+    assert server.restarts() == []
+    with pytest.raises(ParticipantError, match="cannot be exported") as caught:
+        await checkpoint(server, {LIFE, other})
+    assert (caught.value.code, caught.value.details) == (Code.RESTART_IN_SCOPE, {"lives": [str(LIFE)]})
+    assert server.restarts() == [LIFE]
+    assert [record.life for record in await checkpoint(server, {other})] == [other]
+    assert (await Caller(server, boundary=5)("/put", {"thing": "pen"})).body == 1
