@@ -111,6 +111,8 @@ class SessionHolder(Holder[Sessions]):
     def _check_declared(self, session: ResourcesSession, what: str) -> None:
         if self.checkpoint_mode == "stateless" and session.state:
             raise ParticipantError(Code.INTERNAL, f"{type(self).__name__} declares stateless, and {what} kept a state")
+        if self._json and not is_storable(session.state):
+            raise TypeError(f"the state that it left cannot be stored as JSON: {session.state!r:.80}")
 
     @contextmanager
     def _translating(self, what: str) -> Iterator[None]:

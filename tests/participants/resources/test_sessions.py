@@ -8,6 +8,7 @@ import pytest
 from participants.data import MODE_HEADER, REVISION_HEADER, VERIFY_HEADER, CallId, Reply
 from participants.errors import Code, ParticipantError
 from participants.gate import Gate
+from participants.sessions import ResourcesSession
 from store import Life
 
 from .harness import LIFE, RESPONSE, Caller, Drawer, Notebook, ReplayNotebook
@@ -284,3 +285,20 @@ async def test_a_retired_life_leaves_nothing() -> None:
     assert server.closed == ["s"]
     assert (server.counts()["sessions"], list(server.live())) == (0, [])
     await refused(Code.STALE_LIFE, call, "/seed_session", {})
+
+
+class Careless(Notebook):
+    """Its state may become what is no JSON."""
+
+    async def call_tool(self, session: ResourcesSession, name: str, arguments: Any) -> Any:
+        """Keep an object."""
+        session.state["thing"] = object()
+
+
+async def test_a_call_that_leaves_a_state_that_is_no_json_fails_and_is_undone() -> None:
+    """It is found at the call that did it, rather than at a later call or a checkpoint."""
+    server = Careless()
+    call = Caller(server)
+    await call("/seed_session", {"words": ["a"]})
+    assert "cannot be stored as JSON" in str(await refused(Code.INTERNAL, call, "/any"))
+    assert (await server.enter(LIFE)).state.open["s"].state == {"words": ["a"]}
