@@ -1,6 +1,6 @@
 """A controller of one's own, as a trainer has: it checkpoints rollouts with its own state, dies, and goes on.
 
-    python examples/own_controller.py [FOLDER]
+python examples/own_controller.py [FOLDER]
 """
 
 import sys
