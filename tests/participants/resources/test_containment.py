@@ -91,11 +91,20 @@ async def test_a_cancellation_of_ours_is_none_of_a_hook() -> None:
     with anyio.move_on_after(0.01) as scope:
         await call("/add", {"word": "b"})
     assert scope.cancelled_caught
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(call("/add", {"word": "b"}))
+    tasks: list[asyncio.Task[Any]] = []
+    async with anyio.create_task_group() as group:
+        group.start_soon(_until_cancelled, call, tasks)
         await anyio.wait_all_tasks_blocked()
-        task.cancel()
-    assert task.cancelled()
+        tasks[0].cancel()
+
+
+async def _until_cancelled(call: Caller, tasks: list[asyncio.Task[Any]]) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    tasks.append(task)
+    with pytest.raises(asyncio.CancelledError):
+        await call("/add", {"word": "b"})
+    task.uncancel()
 
 
 class EndingAgent(Agent):
