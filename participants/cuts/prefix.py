@@ -1,0 +1,38 @@
+"""What has been generated of one call so far: the part that a checkpoint keeps and a continuation begins from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Tokens in a row that were generated with one version of the weights."""
+
+    start: int
+    """The number of its first token in the output, from 0."""
+    count: int
+    weights: str
+    """The version as the backend names it; empty where it names none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefix:
+    """The exact beginning of one generation. Immutable."""
+
+    prompt: tuple[int, ...] | None = None
+    """The ids of the prompt, where the backend named them."""
+    ids: tuple[int, ...] | None = None
+    """The ids of the output so far, where the backend named them."""
+    text: str = ""
+    """The output as its client was shown it: content alone, no calls, no reasoning."""
+    logprobs: tuple[Mapping[str, Any], ...] = ()
+    """One entry `{"token", "logprob", "bytes", "top_logprobs"}` a token, where asked for."""
+    segments: tuple[Segment, ...] = ()
+    """They cover `ids` without gaps."""
+    calls: bool = False
+    """Whether a call of a tool has begun in it."""
+    reasoning: bool = False
+    """Whether it has reasoning beside the content."""
+    head: Mapping[str, Any] = field(default_factory=dict)
+    """`id`, `created` and `model` of the reply, so that the joined reply has them too."""
