@@ -1,11 +1,16 @@
 """Any OpenAI-compatible endpoint: retries, what cannot be had, refusals, and streams that are closed or break off."""
 
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
 import pytest
 
-from participants import Code, OpenAIEndpoint, ParticipantError
+from participants import Code, OpenAIEndpoint, ParticipantError, Reply
 from participants.inference import Backend, Settings, serving
-from participants.inference.control import FailOrder
+from participants.inference.control import FailOrder, HoldOrder
 from store import Life
+from tests.support.processes import free_port
 
 pytestmark = [pytest.mark.unit, pytest.mark.anyio]
 
@@ -21,6 +26,81 @@ async def test_a_failure_that_passes_is_tried_again() -> None:
         assert (reply.status, backend.calls.counts()["total"]) == (200, 3)
         assert {call.headers["x-midflight-life"] for call in backend.calls.since(0)} == {"r0/1.0#0"}
     backend.close()
+
+
+@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504])
+async def test_each_status_that_may_pass_is_tried_again(status: int) -> None:
+    """What a gateway, a proxy or a full backend says costs no rollout: the next try is answered."""
+    backend = Backend(Settings(control=True))
+    async with serving(backend) as url, OpenAIEndpoint(url) as endpoint:
+        backend.board.fail(FailOrder(status=status))
+        reply = await endpoint.complete("/v1/completions", BODY)
+        assert (reply.status, backend.calls.counts()["total"]) == (200, 2)
+    backend.close()
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
+async def test_each_status_that_stays_is_a_reply_at_once(status: int) -> None:
+    """Asking again cannot mend what is wrong with the request or the key."""
+    backend = Backend(Settings(control=True))
+    async with serving(backend) as url, OpenAIEndpoint(url) as endpoint:
+        backend.board.fail(FailOrder(status=status))
+        reply = await endpoint.complete("/v1/completions", BODY)
+        assert (reply.status, backend.calls.counts()["total"]) == (status, 1)
+    backend.close()
+
+
+async def test_a_connection_that_breaks_off_is_tried_again() -> None:
+    """The backend goes away in the middle of its reply; the second try is answered."""
+    backend = Backend(Settings(control=True))
+    async with serving(backend) as url, OpenAIEndpoint(url) as endpoint:
+        backend.board.fail(FailOrder(after_tokens=1))
+        reply = await endpoint.complete("/v1/completions", BODY)
+        assert (reply.status, backend.calls.counts()["total"]) == (200, 2)
+    backend.close()
+
+
+async def test_a_reply_that_does_not_come_is_asked_for_again() -> None:
+    """A call that hangs is given up after its time, ends at the backend, and the second try is answered."""
+    backend = Backend(Settings(control=True))
+    async with serving(backend) as url, OpenAIEndpoint(url, timeout_s=0.2) as endpoint:
+        backend.board.hold(HoldOrder(times=1))
+        reply = await endpoint.complete("/v1/completions", BODY)
+        assert (reply.status, backend.calls.counts()["total"]) == (200, 2)
+        await backend.calls.wait(lambda: backend.calls.counts()["aborted"] == 1)
+    backend.close()
+
+
+class Watched(OpenAIEndpoint):
+    """Says when a first try is over."""
+
+    def __init__(self, base_url: str) -> None:
+        super().__init__(base_url)
+        self.tried = anyio.Event()
+
+    async def _once(self, route: str, body: Mapping[str, Any], life: Life | None) -> Reply:
+        try:
+            return await super()._once(route, body, life)
+        finally:
+            self.tried.set()
+
+
+async def test_nobody_at_the_address_is_tried_again_until_somebody_is() -> None:
+    """A backend that is started after the first try was refused answers a later one."""
+    port, answered, replies = free_port(), anyio.Event(), list[Reply]()
+    backend = Backend(Settings())
+    async with Watched(f"http://127.0.0.1:{port}") as endpoint, anyio.create_task_group() as group:
+
+        async def ask() -> None:
+            replies.append(await endpoint.complete("/v1/completions", BODY))
+            answered.set()
+
+        group.start_soon(ask)
+        await endpoint.tried.wait()
+        async with serving(backend, port=port):
+            await answered.wait()
+    backend.close()
+    assert [reply.status for reply in replies] == [200]
 
 
 async def test_what_cannot_be_had_is_model_failed() -> None:
