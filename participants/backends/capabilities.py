@@ -44,7 +44,9 @@ class Capabilities:
     routes: frozenset[str] = frozenset()
     """The generating routes that it serves."""
     token_ids_out: bool = False
-    """Its stream can name the ids of prompt and output (`return_token_ids`)."""
+    """Its streams can name the ids of prompt and output (`return_token_ids`), on chat and completions alike."""
+    ids_routes: frozenset[str] = frozenset()
+    """The routes whose streams do so. On another route the request field may be refused: do not send it there."""
     token_ids_in: bool = False
     """`/v1/completions` takes a prompt of token ids."""
     logprobs: bool = False
