@@ -23,6 +23,7 @@ def backend(
     max_concurrency: Annotated[int | None, typer.Option(help="Calls that generate at once.", min=1)] = None,
     control: Annotated[bool, typer.Option("--control", help="Open the control routes, for tests.")] = False,
     log: Annotated[Path | None, typer.Option(help="Append a line of JSON for each call's begin and end.")] = None,
+    token_store: Annotated[Path | None, typer.Option(help="Stage the prefixes of calls in this folder.")] = None,
 ) -> None:
     """Serve a deterministic OpenAI-compatible model: for tests, demos and benches."""
     # Here and not above: no other command waits until a web server is imported.
@@ -32,7 +33,8 @@ def backend(
         raise typer.BadParameter("must be above 0", param_hint="--tokens-per-s")
     pace = Pace(tokens_per_s=tokens_per_s, latency_s=latency_s, max_concurrency=max_concurrency)
     try:
-        served = Backend(Settings(model=model, seed=seed, pace=pace, control=control, log=log))
+        settings = Settings(model=model, seed=seed, pace=pace, control=control, log=log, token_store=token_store)
+        served = Backend(settings)
         with interruptible():
             serve_forever(served, host, port, lambda url: typer.echo(f"{READY}{url}"))
     except OSError as error:

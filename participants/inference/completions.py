@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
+from ..staging import StagedPrefix
 from .jobs import MAX_TOP_LOGPROBS, SSE_DONE, Job, Meta, Request, limits_of, prompt_ids, sse, validate
 from .refusals import RequestRefused
 from .sampling import Piece
@@ -29,6 +30,8 @@ class CompletionRequest(Request):
     n: int = 1
     suffix: str | None = None
     stream_options: StreamOptions | None = None
+    staged: StagedPrefix | None = None
+    """Beside `prompt`, the prompt alone: continue this prefix from the token store."""
 
 
 def parse(body: bytes, seed_model: str) -> Job:
@@ -41,7 +44,7 @@ def parse(body: bytes, seed_model: str) -> Job:
     encoder = CompletionEncoder(asked, prompt)
     limits = limits_of(asked, asked.max_tokens, asked.stop)
     ranks = None if asked.logprobs is None else max(asked.logprobs, 1)
-    return Job("completions", asked.model or seed_model, asked.stream, prompt, limits, ranks, encoder)
+    return Job("completions", asked.model or seed_model, asked.stream, prompt, limits, ranks, encoder, asked.staged)
 
 
 def usage(prompt: str, generated: int) -> dict[str, int]:

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ..staging import StagedPrefix
 from .refusals import RequestRefused
 from .sampling import Limits, Piece
 from .tokens import Ids, decode, encode, from_numbers, to_bytes, to_numbers
@@ -68,6 +69,8 @@ class Job:
     logprobs: int | None
     """How many a token, the chosen one included; None for none at all."""
     encoder: Encoder
+    staged: StagedPrefix | None = None
+    """The cut that it continues; `prompt` is then without it until the cut was checked (`staged.enter`)."""
 
 
 def validate(kind: type[R], body: bytes) -> R:

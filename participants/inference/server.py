@@ -20,13 +20,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from ..staging import ActiveBuffer, staging_routes
 from . import chat, completions, responses
 from .calls import LIVE, CallEvent, CallLog, Calls
 from .control import Board, LiveCall, Pace, stops, tokens_until_stop
 from .jobs import Job, make_meta, prompt_ids, tokenized, validate
 from .refusals import RequestRefused
 from .sampling import MAX_GENERATED_TOKENS, Generation
-from .tokens import decode, from_numbers
+from .staged import enter, make_stager
+from .tokens import decode, from_numbers, to_numbers
 
 BATCH_TOKENS = 32
 """Generated between two looks at the event loop, where no rate is set."""
@@ -50,6 +52,8 @@ class Settings:
     """Whether the control routes exist."""
     log: Path | None = None
     """Where calls are recorded as lines of JSON."""
+    token_store: Path | None = None
+    """A folder where prefixes are staged; the staging routes exist with it."""
 
 
 class Backend:
@@ -62,6 +66,7 @@ class Backend:
         self._log = CallLog(settings.log)
         self.calls = Calls(self._log)
         self.board = Board(settings.pace)
+        self.stager = make_stager(settings.token_store)
         routes = [
             Route("/health", _health),
             Route("/v1/models", self._models),
@@ -69,6 +74,7 @@ class Backend:
             Route("/detokenize", _guarded(self._detokenize), methods=["POST"]),
             *(Route(path, _guarded(self._endpoint(parse)), methods=["POST"]) for path, parse in DIALECTS.items()),
             *(control_routes(self) if settings.control else []),
+            *(staging_routes(self.stager) if self.stager else []),
         ]
         self.app = Starlette(routes=routes)
 
@@ -101,8 +107,10 @@ class Backend:
             if job.model != self.settings.model:
                 problem = f"the model {job.model} does not exist; {self.settings.model} does"
                 raise RequestRefused(problem, status=404, param="model", code="model_not_found")
+            headers = dict(request.headers)
+            job, buffer = await enter(self.stager, job, headers)
             generation = Generation(self.settings.seed, job.prompt, job.limits, logprobs=job.logprobs)
-            return CallReply(self, job, generation, dict(request.headers))
+            return CallReply(self, job, generation, headers, buffer)
 
         return endpoint
 
@@ -110,8 +118,16 @@ class Backend:
 class CallReply(Response):
     """Carries out one call while it answers it."""
 
-    def __init__(self, backend: Backend, job: Job, generation: Generation, headers: dict[str, str]) -> None:
-        self._backend, self._job, self._generation = backend, job, generation
+    def __init__(
+        self,
+        backend: Backend,
+        job: Job,
+        generation: Generation,
+        headers: dict[str, str],
+        buffer: ActiveBuffer | None = None,
+    ) -> None:
+        """`buffer`: where its tokens can be staged from."""
+        self._backend, self._job, self._generation, self._buffer = backend, job, generation, buffer
         record = backend.calls.begin(job, headers)
         self._call = LiveCall(record, decode(job.prompt) if backend.settings.control else "")
         backend.board.enter(self._call)
@@ -127,6 +143,8 @@ class CallReply(Response):
                 tasks.cancel_scope.cancel()
         finally:
             self._backend.board.leave(self._call)
+            if self._backend.stager is not None and self._buffer is not None:
+                self._backend.stager.close(self._buffer)
             if record.state in LIVE:
                 self._backend.calls.advance(record, CallEvent.ABORT)
             self._backend.calls.note()
@@ -179,6 +197,8 @@ class CallReply(Response):
             piece = self._generation.step()
             self._call.record.generated += 1
             if piece:
+                if self._buffer is not None:
+                    self._buffer.append(to_numbers(piece.ids))
                 events += self._job.encoder.piece(piece)
         self._backend.calls.note()
         return events

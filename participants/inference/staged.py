@@ -1,0 +1,53 @@
+"""Where the backend meets the staging helper: a call's identity, its active buffer, and the cut that it continues."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+from store import StoreError
+
+from ..errors import ParticipantError
+from ..staging import ActiveBuffer, Entry, PromptRef, Stager, StagingRefused, TokenStore, cut_of, identity_of
+from .jobs import Job
+from .refusals import RequestRefused
+from .sampling import MAX_GENERATED_TOKENS
+from .tokens import Ids, from_numbers, to_numbers
+
+
+def make_stager(folder: Path | None, context_length: int = MAX_GENERATED_TOKENS) -> Stager | None:
+    """The helper with its token store in a folder, made if it is missing; None without a folder. Raises OSError."""
+    return None if folder is None else Stager(TokenStore.on_disk(folder), context_length=context_length)
+
+
+async def enter(stager: Stager | None, job: Job, headers: Mapping[str, str]) -> tuple[Job, ActiveBuffer | None]:
+    """The job to generate, its prompt followed by the cut that it continues, and its buffer where it has an identity.
+
+    Raises RequestRefused where the cut is not as the request says; nothing is begun then.
+    """
+    if stager is None:
+        if job.staged is not None:
+            raise RequestRefused("this backend has no token store", param="staged", code="unknown_key")
+        return job, None
+    identity = identity_of(headers)
+    entry = await _begin(stager, job, headers)
+    if identity is None and entry is None:
+        return job, None
+    prompt = PromptRef.of(to_numbers(job.prompt)) if entry is None else entry.prompt
+    prefix = [] if entry is None else entry.ids
+    job = dataclasses.replace(job, prompt=Ids(job.prompt + from_numbers(prefix)))
+    return job, None if identity is None else stager.open(identity, prompt, prefix)
+
+
+async def _begin(stager: Stager, job: Job, headers: Mapping[str, str]) -> Entry | None:
+    if job.staged is None:
+        return None
+    most = None if job.limits.max_tokens == MAX_GENERATED_TOKENS else job.limits.max_tokens
+    prompt = PromptRef.of(to_numbers(job.prompt))
+    try:
+        return await stager.begin(cut_of(job.staged, prompt, identity_of(headers)), most)
+    except StagingRefused as refused:
+        raise RequestRefused(refused.message, status=422, param="staged", code=refused.reason) from refused
+    except ParticipantError as error:
+        raise RequestRefused(error.message, status=422, param="staged", code=error.code) from error
+    except StoreError as error:
+        raise RequestRefused(str(error), status=503, param="staged", code="store_failed") from error
