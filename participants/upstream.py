@@ -1,24 +1,28 @@
 """Where the policy model's generations come from: one interface, and any OpenAI-compatible endpoint behind it.
 
-aiohttp is the client here because thousands of calls are held open at once: it stays linear in their number, which
-httpx does not (bench/README).
+How a backend can fail, and what is tried again, is in `participants.backends.breaks` and `.watched`. aiohttp is the
+client here because thousands of calls are held open at once: it stays linear in their number, which httpx does not
+(bench/README).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import aiohttp
-import anyio
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from store import Life
 
-from .data import LIFE_HEADER, Reply
-from .errors import Code, ParticipantError
+from .backends.breaks import RETRIED_STATUS, Break, Unreachable, failed, most_events, naming_model
+from .backends.observing import ids_of, text_of
+from .backends.watched import BROKEN, SHOWN_BYTES, Patience, Watch, WatchedStream, read_whole, unreachable
+from .data import CALL_HEADER, LIFE_HEADER, CallId, Reply
 from .generations import checked, parse
 
-RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+T = TypeVar("T")
+MIB = 1024 * 1024
+CALL_TIMEOUT_S = 60.0
+"""Of one call beside the generations, such as `/tokenize`."""
 
 
 class Upstream(Protocol):
@@ -50,27 +54,43 @@ class Chunks(Protocol):
         """Itself."""
 
     async def __anext__(self) -> bytes:
-        """The next bytes. Raises `model_failed` where the stream breaks off."""
+        """The next bytes. Raises `model_failed` where the stream breaks off; what came before is the caller's."""
 
     def close(self) -> None:
         """End the generation now; nothing more comes."""
-
-
-class _Unreachable(Exception):
-    """Internal: worth another try."""
 
 
 class OpenAIEndpoint:
     """Any OpenAI-compatible server, at a base URL that ends in `/v1`."""
 
     def __init__(
-        self, base_url: str, *, api_key: str | None = None, retry_for_s: float = 120.0, timeout_s: float = 3600.0
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        retry_for_s: float = 120.0,
+        timeout_s: float = 3600.0,
+        first_token_timeout_s: float = 900.0,
+        idle_timeout_s: float = 300.0,
+        max_stream_bytes: int = 1024 * MIB,
+        max_reply_bytes: int = 256 * MIB,
     ) -> None:
-        """`api_key` comes from the environment of the caller and is kept in memory alone."""
+        """`api_key` comes from the environment of the caller and is kept in memory alone.
+
+        Tries of one call take at most `retry_for_s`, the whole of it `timeout_s`; of a stream, the first bytes at most
+        `first_token_timeout_s` and those after them `idle_timeout_s` each.
+        """
         self._base = base_url.rstrip("/").removesuffix("/v1")
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        self._retry_for_s = retry_for_s
+        self._patience = Patience(self._base, retry_for_s)
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, connect=30.0)
+        self._max_reply_bytes = max_reply_bytes
+        self._watch = Watch(
+            first_token_timeout_s=first_token_timeout_s,
+            idle_timeout_s=idle_timeout_s,
+            max_stream_bytes=max_stream_bytes,
+            timeout_s=timeout_s,
+        )
         self._stack = AsyncExitStack()
         self._session: aiohttp.ClientSession | None = None
 
@@ -87,40 +107,63 @@ class OpenAIEndpoint:
         await self._stack.aclose()
 
     async def complete(self, route: str, body: Mapping[str, Any], life: Life | None = None) -> Reply:
-        """One whole generation; transient failures are retried for `retry_for_s`."""
-        tries = AsyncRetrying(
-            retry=retry_if_exception_type(_Unreachable),
-            wait=wait_random_exponential(0.1, 10.0),
-            stop=stop_after_delay(self._retry_for_s),
-            sleep=anyio.sleep,
-            reraise=True,
-        )
-        try:
-            return await tries(self._once, route, body, life)
-        except _Unreachable as error:
-            raise ParticipantError(Code.MODEL_FAILED, f"{self._base} did not answer: {error}") from error
+        """One whole generation; transient failures are retried for `retry_for_s`, Retry-After is honoured."""
+        return await self._patience(lambda: self._once(route, body, life))
 
     async def _once(self, route: str, body: Mapping[str, Any], life: Life | None) -> Reply:
+        """One try. Raises Unreachable where another one may help."""
         try:
             async with self._open().post(self._base + route, json=dict(body), headers=_identity(life)) as response:
-                data = await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise _Unreachable(repr(error)) from error
+                data = await read_whole(response, self._max_reply_bytes)
+        except BROKEN as error:
+            raise Unreachable(repr(error)) from error
         if response.status in RETRIED_STATUS:
-            raise _Unreachable(f"status {response.status}: {data[:200].decode(errors='replace')}")
-        return checked(route, Reply(response.status, parse(data)))
+            raise unreachable(response, data[:SHOWN_BYTES].decode(errors="replace"))
+        return checked(route, naming_model(Reply(response.status, parse(data)), body))
 
     def stream(
-        self, route: str, body: Mapping[str, Any], life: Life | None = None
+        self, route: str, body: Mapping[str, Any], life: Life | None = None, *, call: CallId | None = None
     ) -> AbstractAsyncContextManager[Chunks]:
-        """One streamed generation; not retried."""
-        return _Stream(self._open().post(self._base + route, json=dict(body), headers=_identity(life)))
+        """One streamed generation; tried again while nothing of it has been received.
+
+        A status that may pass is waited out as `complete` does; any other one is in `status`, with its body as chunks.
+        `call` goes on to a worker that stages.
+        """
+        session, asked, headers = self._open(), dict(body), _identity(life, call)
+        return WatchedStream(
+            lambda: session.post(self._base + route, json=asked, headers=headers),
+            self._patience,
+            self._watch,
+            most_events(body),
+        )
 
     async def models(self) -> Reply:
         """What the endpoint serves."""
-        with _translating():
-            async with self._open().get(f"{self._base}/v1/models") as response:
-                return Reply(response.status, parse(await response.read()))
+        return await self.get("/v1/models")
+
+    async def get(self, path: str) -> Reply:
+        """One call of any route, not tried again. Raises `model_failed` where nobody answers."""
+        return await self._call("GET", path, None, CALL_TIMEOUT_S)
+
+    async def post(self, path: str, body: Mapping[str, Any], *, timeout_s: float = CALL_TIMEOUT_S) -> Reply:
+        """As `get`. A body that is no JSON, such as a stream of events, is text."""
+        return await self._call("POST", path, dict(body), timeout_s)
+
+    async def tokenize(self, body: Mapping[str, Any]) -> tuple[int, ...]:
+        """The ids of what `POST /tokenize` is asked. Raises `model_failed` where there are none."""
+        reply = await self.post("/tokenize", body)
+        return _answer(ids_of(reply), "/tokenize", "no ids", reply)
+
+    async def detokenize(self, ids: Sequence[int], model: str = "") -> str:
+        """The text of ids, by `POST /detokenize`. Raises `model_failed` where there is none."""
+        reply = await self.post("/detokenize", {"tokens": list(ids), **({"model": model} if model else {})})
+        return _answer(text_of(reply), "/detokenize", "no text", reply)
+
+    async def _call(self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float) -> Reply:
+        timeout = aiohttp.ClientTimeout(total=timeout_s, connect=30.0)
+        with _translating(self._base):
+            async with self._open().request(method, self._base + path, json=body, timeout=timeout) as response:
+                return Reply(response.status, parse(await read_whole(response, self._max_reply_bytes)))
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -128,45 +171,22 @@ class OpenAIEndpoint:
         return self._session
 
 
-class _Stream:
-    """A response whose body is read as it comes."""
-
-    def __init__(self, request: Any) -> None:
-        self._request = request
-        self.status = 0
-
-    async def __aenter__(self) -> "_Stream":
-        with _translating():
-            self._response: aiohttp.ClientResponse = await self._request.__aenter__()
-        self.status = self._response.status
-        self._chunks = self._response.content.iter_any().__aiter__()
-        return self
-
-    async def __aexit__(self, *exc: Any) -> None:
-        await self._request.__aexit__(*exc)
-
-    def __aiter__(self) -> "_Stream":
-        return self
-
-    async def __anext__(self) -> bytes:
-        with _translating():
-            chunk: bytes = await self._chunks.__anext__()
-            return chunk
-
-    def close(self) -> None:
-        """Closes the connection, so that the backend stops generating."""
-        self._response.close()
+def _answer(found: T | None, path: str, nothing: str, reply: Reply) -> T:
+    if found is None:
+        message = f"POST {path} answered {reply.status} with {nothing}: {reply.body!r:.200}"
+        raise failed(Break.NO_ANSWER, message, status=reply.status)
+    return found
 
 
 @contextmanager
-def _translating() -> Iterator[None]:
-    """The one seam where the client's errors become ours."""
+def _translating(where: str) -> Iterator[None]:
+    """The errors of a call that is not tried again become ours."""
     try:
         yield
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise ParticipantError(Code.MODEL_FAILED, f"the backend did not answer, or broke off: {error!r}") from error
+    except BROKEN as error:
+        raise failed(Break.UNREACHABLE, f"{where} did not answer, or broke off: {error!r}") from error
 
 
-def _identity(life: Life | None) -> dict[str, str]:
-    """Lets a backend that records its calls say for whom they were."""
-    return {LIFE_HEADER: str(life)} if life else {}
+def _identity(life: Life | None, call: CallId | None = None) -> dict[str, str]:
+    """Lets a backend that records its calls, or stages them, say for whom they were."""
+    return ({LIFE_HEADER: str(life)} if life else {}) | ({CALL_HEADER: str(call)} if call else {})

@@ -68,6 +68,8 @@ class Capabilities:
     """The worker stages prefixes in its own token store (`participants.staging`)."""
     context_length: int | None = None
     """Tokens of prompt and output together."""
+    end_ids: frozenset[int] = frozenset()
+    """Ids that end a generation by themselves, for a backend that says the end in a later event than that token."""
 
 
 NOTHING = Capabilities(streams=False)

@@ -65,8 +65,9 @@ MIDFLIGHT = Capabilities(
     bit_equal=True,
     declared=_SURVIVES | {Feature.MIN_TOKENS, Feature.TOOLS},
     staging=True,
+    end_ids=frozenset({256}),
 )
-"""The deterministic backend and the worker; docs/backend.md."""
+"""The deterministic backend and the worker; docs/backend.md. The end mark comes in an event before the reason."""
 
 VLLM = Capabilities(
     kind="vllm",
