@@ -8,7 +8,7 @@ import pytest
 from orchestrator.coordination import prepare, resume
 from orchestrator.errors import CommitFailed
 from orchestrator.rounds import Blocked, RoundLimits, checkpoint
-from participants import Code, LocalPeer, ParticipantError, Request, ResourcesSession
+from participants import Code, LocalPeer, ParticipantError, Reply, Request, ResourcesSession
 from participants.data import CallId
 from store import Life
 from tests.support.checkpoints import memory_store
@@ -234,3 +234,31 @@ async def test_the_active_time_of_the_step_in_flight_is_exported() -> None:
         [held] = one.environment.held()
         assert held.state.episode is not None
         assert one.environment.export_state(held)["active_s"] > held.state.episode.active_s > 0.0
+
+
+@pytest.mark.parametrize("server", ["environment", "agent"])
+async def test_no_result_of_a_run_leaves_while_prepared(server: str) -> None:
+    """An episode that ends while admission is closed is answered after the resume, by either `/run`, and once."""
+    async with world() as one:
+        holder: Any = getattr(one, server)
+        pause = one.hold("before /close_session 0")
+        replies: list[Reply] = []
+        life = one.next_life("r0")
+
+        async def run() -> None:
+            replies.append(await holder.handle(Request(route="/run", body=ROW, life=life)))
+
+        one.group.start_soon(run)
+        await pause.reached.wait()
+        for each in one.holders:
+            each.gate.close()
+        one.resources.gate.reopen()  # The call that is on its way comes through, as one that was sent before would.
+        pause.released.set()
+        await settle(300)
+        [held] = holder.held()
+        assert held.state.episode.step == "done"
+        assert replies == []
+        for each in one.holders:
+            each.gate.reopen()
+        await settle(300)
+        assert [reply.body["reward"] for reply in replies] == [1.0]

@@ -2,9 +2,10 @@
 
 import os
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.support.backend import start_backend
 from tests.support.seaweed import S3Server
 from tests.support.waiting import let_run
 
-from .harness import Run, counter_row, read_rows
+from .harness import Run, Start, counter_row, read_rows
 from .oracle import Boundary, boundaries, check, seen_of
 
 SEED_VARIABLE = "MIDFLIGHT_KILL_SEED"
@@ -29,6 +30,10 @@ LIVES_S, LIVES_ON_S3_S = (0.3, 2.4), (1.0, 5.0)
 """How long a start may live: from before its claim to about its end."""
 ROWS, CONCURRENCY = 12, 5
 LATENCY = ("--latency-s", "0.12")
+UNSWEPT = ("was never published", "is not published", "a temporary file")
+"""What a commit that was killed or cut off leaves in the store until a prune finds it old; nothing else may stay."""
+TIME_FOR_ONE_S, TIME_FOR_ONE_ON_S3_S = 2.0, 8.0
+"""A start that has gone on for so long has taken a checkpoint."""
 REPLAY = f"{SEED_VARIABLE}={{seed}} python -m pytest -m {{tier}} '{{test}}'"
 
 
@@ -60,10 +65,11 @@ async def look(url: str, options: dict[str, Any] | None) -> tuple[int, dict[str,
 
 
 async def verify(url: str, options: dict[str, Any] | None) -> None:
-    """Nothing in the store is damaged, and its last controller has said that it is closed."""
+    """Nothing in the store is damaged or of unknown origin, and its last controller has said that it is closed."""
     async with open_store(url, "read", storage_options=options) as store:
         report = await verify_store(store, deep=True)
         assert report.sound, report
+        assert not [each for each in report.findings if not any(why in each.message for why in UNSWEPT)], report
         epoch = (await store.chain()).state.epoch
         beat = await store.backend.get(f"alive/{epoch}", max_bytes=10_000)
         assert b'"closed":true' in beat
@@ -74,22 +80,50 @@ def kill_until_through(
 ) -> dict[int, dict[str, Boundary]]:
     """Kill at random times; what each start's head had, by the start's epoch."""
     found: dict[int, dict[str, Boundary]] = {}
+    time_for_one_s = TIME_FOR_ONE_S if options is None else TIME_FOR_ONE_ON_S3_S
     for _ in range(MOST_KILLS):
         epoch, has = anyio.run(look, url, options)
         with run.start() as start:
             let_run(rng.uniform(*(LIVES_S if options is None else LIVES_ON_S3_S)))
             over = not start.lives()
+        check_checkpoints(start, time_for_one_s)
         found[epoch + 1] = has
         if over:
             break
         run.backend.control.wait(live_at_most=0)
     epoch, has = anyio.run(look, url, options)
     found[epoch + 1] = has
-    run.finish()
+    check_checkpoints(run.finish(), time_for_one_s)
     return found
 
 
-def check_output(rows: list[Path], alone: Path, leftovers: list[Path]) -> None:
+def check_checkpoints(start: Start, time_for_one_s: float) -> None:
+    """A start takes checkpoints, after a restore as before one, and each has all that was restored and has no row."""
+    assert not start.events("checkpoint_failed"), start.told()
+    began = next(iter(start.events("started")), None)
+    if began is None:
+        return
+    taken, rows = start.events("checkpoint"), [row["time_s"] for row in start.events("row")]
+    lasted = start.events()[-1]["time_s"] - began["time_s"]
+    assert taken or lasted < time_for_one_s, f"no checkpoint in {lasted} s: {start.told()}"
+    for each in taken:
+        delivered = sum(row <= each["time_s"] for row in rows)
+        assert each["rollouts"] >= began["restored"] - delivered, start.told()
+
+
+def left_over(run: Run, s3: S3Server | None, prefix: str) -> list[str]:
+    """What is beside an output, other than its segments: what a kill has left half written."""
+    if s3 is None:
+        segments = (path for path in (run.folder / "out.jsonl.segments").rglob("*") if path.is_file())
+        return [str(path) for path in (*run.folder.rglob(".*"), *(p for p in segments if p.suffix != ".jsonl"))]
+    with closing(s3.client()) as client:
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=s3.bucket, Prefix=f"{s3.prefix}/{prefix}/")
+        keys = [item["Key"].partition(f"/{prefix}/")[2] for page in pages for item in page.get("Contents", ())]
+    ours = re.compile(r"out\.jsonl|out\.jsonl\.segments/.*\.jsonl|checkpoints/.*")
+    return [key for key in keys if not ours.fullmatch(key)]
+
+
+def check_output(rows: list[Path], alone: Path, leftovers: list[str]) -> None:
     """Every row exactly once and as in an uninterrupted run, byte for byte apart from lives; nothing half written."""
     [path] = rows
     assert read_rows(path) == read_rows(alone)
@@ -115,10 +149,7 @@ def kills(folder: Path, seed: int, command: str, s3: S3Server | None = None) -> 
             anyio.run(verify, url, options)
             repeated = check(seen_of(killed), seen_of(alone), found)
             path = killed.folder / "out.jsonl" if s3 is None else fetch(s3, f"k{seed}/out.jsonl", killed.folder / "got")
-            leftovers = (
-                [] if s3 else [*killed.folder.glob(".*"), *(killed.folder / "out.jsonl.segments").rglob(".*.tmp")]
-            )
-            check_output([path], alone.folder / "out.jsonl", leftovers)
+            check_output([path], alone.folder / "out.jsonl", left_over(killed, s3, f"k{seed}"))
         except BaseException:
             print(f"seed {seed}: replay with {command}")  # noqa: T201 - pytest shows it where the test fails
             raise

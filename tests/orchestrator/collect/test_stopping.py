@@ -104,6 +104,33 @@ def test_sigkill_after_a_checkpoint_continues_from_it(run: Run) -> None:
     assert len(run.seen_calls()) == 4 * 5 + 4
 
 
+def test_a_checkpoint_after_a_restore_is_what_the_next_start_continues_from(run: Run) -> None:
+    """Killed, restored, checkpointed and killed again, with some taken up and some still parked: all four continue."""
+    hold_second_calls(run)
+    with run.start() as start:
+        wait_held(run, start, 4)
+        start.signal(signal.SIGUSR1)
+        until(lambda: start.events("checkpoint"), told=start.told)
+        start.kill()
+    run.backend.control.wait(live_at_most=0)
+    run.run = {"concurrency": 2}
+    with run.start() as start:
+        wait_held(run, start, 2)
+        start.signal(signal.SIGUSR1)
+        until(lambda: start.events("checkpoint"), told=start.told)
+        start.kill()
+    assert start.events("started")[0]["restored"] == 4
+    assert start.events("checkpoint")[0]["rollouts"] == 4
+    run.backend.control.wait(live_at_most=0)
+    run.backend.control.release()
+    with run.start() as start:
+        start.wait(0)
+    assert (start.events("started")[0]["epoch"], start.events("started")[0]["restored"]) == (3, 4)
+    assert (start.summary["continued"], start.summary["saved_calls"], start.summary["rows"]) == (4, 4, 4)
+    assert len(run.seen_calls()) == 4 * 5 + 4 + 2  # Only what was in flight at each kill.
+    assert sorted(life.attempt for life, _ in run.seen_calls()[-16:]) == [1] * 8 + [2] * 8
+
+
 def test_a_timer_reports_what_blocks_it_and_goes_on(run: Run) -> None:
     """One long tool call holds checkpoints back: each is reported with the call, and the run goes on and finishes."""
     run.checkpoint = {"interval_s": 0.2, "prepare_timeout_s": 0.2, "more_time_s": 0.2}

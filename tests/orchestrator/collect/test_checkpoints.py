@@ -1,0 +1,89 @@
+"""The checkpoints of a run: what they have after a restore, what is at risk between two, and what is tried again."""
+
+from pathlib import Path
+
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+
+from orchestrator.collect.progress import facts_of
+from orchestrator.collect.saved import Work
+from store import Life, Ref, open_checkpoint
+
+from .inside import PATIENCE_S, Inside, Turns, inside
+from .test_in_process import configured, named
+
+pytestmark = [pytest.mark.unit, pytest.mark.anyio]
+
+
+async def scope_of(at: Inside, ref: Ref | None) -> list[Life]:
+    """The scope of a checkpoint that there must be."""
+    assert ref is not None, at.events
+    return list((await open_checkpoint(at.store, ref)).manifest.scope)
+
+
+async def finished(at: Inside) -> None:
+    """Wait until every rollout has its row."""
+    with anyio.fail_after(PATIENCE_S):
+        while not at.collector.ledger.finished:
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_work_is_at_risk_from_its_boundary_until_the_next_checkpoint(tmp_path: Path) -> None:
+    """All of it before the first checkpoint, none right after one, and then what was done since."""
+    config = await anyio.to_thread.run_sync(configured, tmp_path)
+    upstream = Turns(turns=3)
+    async with inside(config, upstream) as at:
+        await upstream.until_held(3)
+        assert at.checkpoints.at_risk() == Work(calls=3, tokens=6)
+        assert await at.checkpoints.take()
+        assert at.checkpoints.at_risk() == Work()
+        upstream.let_go()
+        await upstream.until_held(2)
+        await upstream.until_held(3)
+        assert at.checkpoints.at_risk() == Work(calls=1, tokens=2)
+        assert facts_of(at.collector, at.checkpoints)["tokens_at_risk"] == 2
+        assert await at.checkpoints.take()
+        assert facts_of(at.collector, at.checkpoints)["tokens_at_risk"] == 0
+
+
+async def test_a_checkpoint_after_a_restore_has_the_rollouts_that_were_restored(tmp_path: Path) -> None:
+    """Taken up again or still parked, once and twice over: rounds go on in every epoch, and nothing runs again."""
+    config = await anyio.to_thread.run_sync(configured, tmp_path)
+    upstream = Turns(turns=3)
+    async with inside(config, upstream) as first:
+        await upstream.until_held(3)
+        scope = await scope_of(first, await first.checkpoints.take())
+        assert [(life.epoch, life.attempt) for life in scope] == [(1, 0)] * 3
+    await upstream.until_held(0)
+    one_at_a_time = config.model_copy(update={"run": config.run.model_copy(update={"concurrency": 1})})
+    for epoch in (2, 3):
+        async with inside(one_at_a_time, upstream) as again:
+            await upstream.until_held(1)
+            for _ in range(2):
+                lives = await scope_of(again, await again.checkpoints.take())
+                assert {life.rollout_id for life in lives} == {life.rollout_id for life in scope}
+                [taken_up] = [life for life in lives if life.epoch == epoch]
+                assert taken_up.attempt > 0
+        assert not named(again.events, "checkpoint_failed")
+        await upstream.until_held(0)
+    upstream.let_go(9)
+    async with inside(config, upstream) as last:
+        await finished(last)
+        assert last.collector.ledger.continued == 3
+    assert upstream.calls == 3 * 4 + 3 + 1 + 1  # What was in flight at each of the three crashes is asked again.
+
+
+async def test_a_round_that_fails_leaves_the_next_one_possible(tmp_path: Path) -> None:
+    """A checkpoint whose folder cannot be made is reported; the one after it has everything."""
+    config = await anyio.to_thread.run_sync(configured, tmp_path)
+    upstream = Turns(turns=1)
+    folder = anyio.Path(tmp_path / "store" / "checkpoints")
+    async with inside(config, upstream) as at:
+        await upstream.until_held(3)
+        await folder.write_text("a file where a folder should be")
+        assert await at.checkpoints.take() is None
+        assert named(at.events, "checkpoint_failed")
+        assert at.checkpoints.at_risk() == Work(calls=3, tokens=6)
+        await folder.unlink()
+        assert len(await scope_of(at, await at.checkpoints.take())) == 3
