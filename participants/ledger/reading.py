@@ -1,0 +1,104 @@
+"""What worker threads read of ledgers, without a lock: a file is only appended to, and its last lines may be torn."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import orjson
+
+from store import Life
+
+from ..errors import Code, ParticipantError
+from .files import Disk, Layout
+from .keys import CaptureKey
+from .lines import Found, Receipt, good_records, parse_row, scan
+from .rows import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a ledger holds."""
+
+    key: str
+    life: str
+    source: str
+    """The life that it continues; empty for none."""
+    origins: tuple[str, ...]
+    """The lives whose rows it carries, oldest first."""
+    rows: int
+    """Carried ones counted."""
+    carried: int
+    records: int
+    last: str
+    """Chain of the last row; 64 zeros without one."""
+    size: int
+    """Bytes of the file as far as it is good."""
+    frozen: tuple[Receipt, ...]
+    end: Receipt | None
+    """Of the retirement, where it has ended."""
+    damage: str
+    """Why its rows cannot be trusted, where that is so."""
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values."""
+        return asdict(self)
+
+
+class Reader:
+    """Reads files below one root."""
+
+    def __init__(self, layout: Layout, disk: Disk) -> None:
+        """Nothing is read yet."""
+        self._layout = layout
+        self._disk = disk
+
+    def newest(self, key: CaptureKey) -> Life | None:
+        """The newest life with a ledger that a key names."""
+        lives = [life for life in self._layout.lives(key.rollout_id) if life.attempt == key.attempt]
+        return lives[-1] if lives else None
+
+    def manifest(self, life: Life) -> Manifest:
+        """Of one life."""
+        found = self._scan(life)
+        return Manifest(
+            str(CaptureKey.of(life)), str(life), found.source, tuple(found.origins), found.tail.count, found.carried,
+            len(found.own_records), found.tail.chain, found.good, tuple(found.frozen.values()), found.end, found.damage,
+        )  # fmt: skip
+
+    def row_lines(self, life: Life, version: str = "") -> list[bytes]:
+        """The rows of one life as lines without their ends."""
+        found = self._scan(life)
+        if found.damage:
+            raise ParticipantError(Code.CORRUPT_CHECKPOINT, f"the ledger of {life} is damaged: {found.damage}")
+        if not version:
+            return found.rows
+        if version not in found.frozen:
+            raise ParticipantError(Code.INVALID_REQUEST, f"the ledger of {life} has no version {version!r:.80}")
+        return found.rows[: found.frozen[version].rows]
+
+    def rows(self, life: Life, version: str = "") -> list[Row]:
+        """The rows of one life."""
+        return [parse_row(line) for line in self.row_lines(life, version)]
+
+    def record_lines(self, life: Life) -> list[bytes]:
+        """The complete records of one life as lines without their ends, each of them whole."""
+        place = self._layout.place(life)
+        digests = self._scan(life).own_records  # First: a record is there before its row is.
+        lines = good_records(self._disk.read(place.records) or b"", digests)
+        if len(lines) < len(digests):
+            raise ParticipantError(
+                Code.CORRUPT_CHECKPOINT, f"{len(digests) - len(lines)} complete records of {life} are missing"
+            )
+        return lines
+
+    def records(self, life: Life) -> list[Any]:
+        """The complete records of one life."""
+        return [orjson.loads(line)["record"] for line in self.record_lines(life)]
+
+    def _scan(self, life: Life) -> Found:
+        data = self._disk.read(self._layout.place(life).ledger)
+        if data is None:
+            raise ParticipantError(Code.INVALID_REQUEST, f"the ledger of {life} was deleted")
+        found = scan(data)
+        if found.life != life and not found.damage:
+            found.damage = f"the file is of {found.life}"
+        return found
