@@ -3,7 +3,7 @@
 from typing import Any
 
 from .assembly import Assembler, Delta, call_id
-from .jobs import Meta, logprob_entries, sse
+from .jobs import Meta, logprob_entries, sse, versioned
 from .sampling import Piece
 from .tokens import Ids, to_numbers
 
@@ -20,6 +20,8 @@ class ResponseEncoder:
         self._items: list[Item] = []
         self._events: list[bytes] = []
         self._sequence = 0
+        self._unsent = ""
+        """Ids that no event has named: those of marks and names are named by the next one."""
 
     def start(self, meta: Meta) -> list[bytes]:
         """The response exists and is being made."""
@@ -34,6 +36,7 @@ class ResponseEncoder:
     def piece(self, piece: Piece) -> list[bytes]:
         """The events of each delta; the ids and log probabilities go with the last one."""
         deltas = self._assembler.feed(piece)
+        self._unsent += piece.ids
         for n, delta in enumerate(deltas):
             self._apply(delta, piece if n == len(deltas) - 1 else None)
         return self._taken()
@@ -70,7 +73,7 @@ class ResponseEncoder:
         return response
 
     def _response(self, status: str, usage: dict[str, Any] | None) -> dict[str, Any]:
-        return {
+        response = {
             "id": f"resp_{self._meta.number}",
             "object": "response",
             "created_at": self._meta.created,
@@ -82,11 +85,13 @@ class ResponseEncoder:
             "usage": usage,
             **self._echoed,
         }
+        pieces = self._assembler.reply.pieces
+        return versioned(response, pieces[-1].weights if pieces else self._meta.weights)
 
     def _apply(self, delta: Delta, piece: Piece | None) -> None:
         if delta.kind == "call":
             self._close("completed")
-            self._open_call(delta.text)
+            self._open_call(delta.text, piece)
         elif delta.kind == "arguments":
             self._items[-1]["arguments"] += delta.text
             self._say_in("response.function_call_arguments.delta", delta=delta.text, **self._ids(piece))
@@ -105,9 +110,14 @@ class ResponseEncoder:
         self._say_in("response.output_text.delta", **at, logprobs=entries, **self._ids(piece))
 
     def _ids(self, piece: Piece | None) -> dict[str, Any]:
-        return {"token_ids": to_numbers(piece.ids)} if piece and self._return_ids else {}
+        if not piece:
+            return {}
+        if not self._return_ids:
+            return versioned({}, piece.weights)
+        ids, self._unsent = self._unsent, ""
+        return versioned({"token_ids": to_numbers(ids)}, piece.weights)
 
-    def _open_call(self, name: str) -> None:
+    def _open_call(self, name: str, piece: Piece | None) -> None:
         index = len(self._assembler.reply.calls) - 1
         item = {
             "type": "function_call",
@@ -117,11 +127,11 @@ class ResponseEncoder:
             "arguments": "",
             "status": "in_progress",
         }
-        self._open(item)
+        self._open(item, **self._ids(piece))
 
-    def _open(self, item: Item) -> None:
+    def _open(self, item: Item, **ids: Any) -> None:
         self._items.append(item)
-        self._say("response.output_item.added", output_index=len(self._items) - 1, item=item)
+        self._say("response.output_item.added", output_index=len(self._items) - 1, item=item, **ids)
 
     def _part(self, kind: str) -> Item:
         """The open part of this kind in the open message, opened if need be."""

@@ -1,0 +1,266 @@
+"""A prefix and the rest that was generated after it, as the one reply that an uncut call would have had.
+
+The text is that of the ids, where somebody could say it, since a stream's own text may lag behind. Calls are read in
+the joined text, so one that was cut inside comes out whole. A call's id is one that the client may have seen already,
+or a function of the prompt: it stays the same however often the generation is cut.
+"""
+
+import hashlib
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..errors import Code, ParticipantError
+from ..generations import CHAT, RESPONSES
+from .features import ranks_of, stops_of
+from .plan import reader_of
+from .prefix import Prefix, Segment
+from .reading import COMPLETIONS, Reading, usage_of
+from .response_joining import response_of
+from .scores import REPLACEMENT, as_columns, shaped, with_bytes
+from .stopping import Stop, StopWatch, find_stop, includes_stop
+from .toolformats import FORMATS, Parsed, ToolFormat, plain
+
+_OURS = frozenset({"call_ids", "items"})
+"""What a prefix's head has beside the reply's own fields."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """The whole of one generation."""
+
+    reply: dict[str, Any]
+    """The body, in the caller's dialect."""
+    whole: Prefix
+    """Its ids, log probabilities and segments."""
+    finish: str
+
+
+def join(
+    route: str,
+    body: Mapping[str, Any],
+    prefix: Prefix,
+    rest: Reading,
+    *,
+    raw_text: str | None = None,
+    whole_text: str | None = None,
+    tool_format: str = "",
+) -> dict[str, Any]:
+    """The body of the joined reply. Parameters as for `joined`."""
+    return joined(route, body, prefix, rest, raw_text=raw_text, whole_text=whole_text, tool_format=tool_format).reply
+
+
+def joined(
+    route: str,
+    body: Mapping[str, Any],
+    prefix: Prefix,
+    rest: Reading,
+    *,
+    raw_text: str | None = None,
+    whole_text: str | None = None,
+    tool_format: str = "",
+) -> Joined:
+    """Join what `plan` asked for.
+
+    `raw_text` is the text of the plan's `raw_ids`, as `/detokenize` gives it. `whole_text`, that of `raw_ids` and the
+    rest's ids, is needed only where `is_inside_character(raw_text)`. Raises `model_failed` where the rest has no end.
+    """
+    parts = _Parts(route, body, prefix, raw_text, FORMATS.get(tool_format), reader_of(route, body, tool_format))
+    head = parts.head()
+    text = _mended(head, rest.prefix.text, whole_text) if raw_text is not None else None
+    text = head + rest.prefix.text if text is None else text
+    stop = find_stop(text, stops_of(body), passed=parts.passed(), marks=parts.marks(), included=includes_stop(body))
+    if stop is not None:
+        rest, text = cut_rest(rest, stop.seen - len(head), stop), text[: stop.at]
+    elif not rest.ended:
+        raise ParticipantError(Code.MODEL_FAILED, "the rest of a generation has no end")
+    finish = rest.finish or "stop"
+    whole = combined(prefix, _shaped(route, body, prefix, rest))
+    whole = replace(whole, logprobs=with_bytes(whole.logprobs, text))
+    said = plain(text) if parts.reads is None else parts.reads.parse(text)
+    reply = _reply(route, body, rest, whole, said, text, finish)
+    return Joined(reply=reply, whole=whole, finish=finish)
+
+
+def watch(
+    body: Mapping[str, Any], prefix: Prefix, *, route: str, raw_text: str | None, tool_format: str = ""
+) -> StopWatch:
+    """What reads along with the rest, where the plan names stop strings."""
+    parts = _Parts(route, body, prefix, raw_text, FORMATS.get(tool_format), reader_of(route, body, tool_format))
+    return StopWatch(stops_of(body), parts.head(), parts.passed(), parts.marks())
+
+
+def is_inside_character(raw_text: str | None) -> bool:
+    """Whether the prefix may end inside a character, so that only the text of the whole shows it."""
+    return raw_text is not None and raw_text.endswith(REPLACEMENT)
+
+
+def combined(prefix: Prefix, rest: Reading | Prefix) -> Prefix:
+    """A prefix and what came after it as one prefix: for a generation that is cut again, and for the ledger."""
+    after = rest.prefix if isinstance(rest, Reading) else rest
+    there = len(prefix.ids or ())
+    segments = list(prefix.segments)
+    for segment in after.segments:
+        if segments and segments[-1].weights == segment.weights:
+            segments[-1] = replace(segments[-1], count=segments[-1].count + segment.count)
+        else:
+            segments.append(Segment(segment.start + there, segment.count, segment.weights))
+    return replace(
+        prefix,
+        ids=(*(prefix.ids or ()), *(after.ids or ())),
+        text=prefix.text + after.text,
+        logprobs=(*prefix.logprobs, *after.logprobs),
+        segments=tuple(segments),
+        calls=prefix.calls or after.calls,
+        reasoning=prefix.reasoning or after.reasoning,
+    )
+
+
+def cut_rest(rest: Reading, chars: int, stop: Stop) -> Reading:
+    """The rest up to the first token with which so many characters of it were there, ended by a stop string."""
+    ids = rest.prefix.ids or ()
+    count = 0 if chars <= 0 else next((ids_ for ids_, seen in rest.steps if seen >= chars), len(ids))
+    kept = replace(
+        rest.prefix,
+        ids=ids[:count],
+        logprobs=rest.prefix.logprobs[:count],
+        segments=_first(rest.prefix.segments, count),
+    )
+    extras = dict(rest.extras)
+    if "stop_reason" in extras:
+        extras["stop_reason"] = stop.by
+    return replace(rest, prefix=kept, ended=True, finish="stop", extras=extras)
+
+
+def _first(segments: tuple[Segment, ...], count: int) -> tuple[Segment, ...]:
+    kept = (replace(each, count=min(each.count, count - each.start)) for each in segments if each.start < count)
+    return tuple(kept)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What the text of the prefix is, and how it is read."""
+
+    route: str
+    body: Mapping[str, Any]
+    prefix: Prefix
+    raw_text: str | None
+    format: ToolFormat | None
+    reads: ToolFormat | None
+
+    def head(self) -> str:
+        """The text of the prefix, in the form that the rest's text continues."""
+        if self.raw_text is None:
+            return self.prefix.text
+        if self.reads is not None:
+            return self.raw_text
+        shown = self.raw_text if self.format is None else self.format.shown(self.raw_text)
+        # A stream's text may lag behind; it is a beginning then. Else it was shown without marks that we do not know.
+        return shown if shown.startswith(self.prefix.text) else self.prefix.text
+
+    def passed(self) -> int:
+        """Characters in which the backend has found no stop string: it would not have shown them."""
+        return len(self.prefix.text) if self.head().startswith(self.prefix.text) else 0
+
+    def marks(self) -> Any:
+        """What in the text is no text."""
+        return None if self.format is None else self.format.marks
+
+
+def _mended(head: str, tail: str, whole_text: str | None) -> str | None:
+    """The joined text where the prefix ends inside a character; None where it does not."""
+    if whole_text is None or not head.endswith(REPLACEMENT):
+        return None
+    stem = head.rstrip(REPLACEMENT)
+    if not whole_text.startswith(stem):
+        return None
+    known = tail.lstrip(REPLACEMENT)
+    end = whole_text.rfind(known) + len(known) if known else len(stem) + 1
+    return whole_text[: max(end, len(stem) + 1)]
+
+
+def _shaped(route: str, body: Mapping[str, Any], prefix: Prefix, rest: Reading) -> Prefix:
+    """The rest with log probabilities as the caller asked for them."""
+    ranks = ranks_of(route, body)
+    scores = () if ranks is None else tuple(shaped(rest.prefix.logprobs, prefix.logprobs, ranks))
+    return replace(rest.prefix, logprobs=scores)
+
+
+def _reply(
+    route: str, body: Mapping[str, Any], rest: Reading, whole: Prefix, said: Parsed, text: str, finish: str
+) -> dict[str, Any]:
+    head = {key: value for key, value in whole.head.items() if key not in _OURS}
+    ids = {"token_ids": list(whole.ids or ())} if body.get("return_token_ids") else {}
+    prompt = {"prompt_token_ids": list(whole.prompt or ())} if ids else {}
+    if route == RESPONSES:
+        wants = ranks_of(route, body) is not None
+        return {**head, **response_of(whole, said, finish, call_id, scored=wants), **prompt, **ids}
+    reply = {**head, **_versioned(whole, rest), "usage": _usage(whole, rest.usage)}
+    choice: dict[str, Any] = {"index": 0, "finish_reason": finish, **rest.extras, **ids}
+    scores = list(whole.logprobs) if ranks_of(route, body) is not None else None
+    if route == COMPLETIONS:
+        columns = None if scores is None else as_columns(scores)
+        choice |= {"text": text, "logprobs": columns, **prompt}
+        return {**reply, "object": "text_completion", "choices": [choice]}
+    choice |= {"message": _message(whole, said), "logprobs": None if scores is None else {"content": scores}}
+    if said.calls and finish == "stop":
+        choice["finish_reason"] = "tool_calls"
+    return {**reply, "object": "chat.completion", "choices": [choice], **prompt}
+
+
+def _message(whole: Prefix, said: Parsed) -> dict[str, Any]:
+    content = said.content or (None if said.calls or said.refusal else "")
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": said.refusal}
+    if said.calls:
+        message["tool_calls"] = [
+            {
+                "id": call_id(whole, index),
+                "type": "function",
+                "function": {"name": call.text, "arguments": call.arguments},
+            }
+            for index, call in enumerate(said.calls)
+        ]
+    return message
+
+
+def _versioned(whole: Prefix, rest: Reading) -> dict[str, Any]:
+    if rest.reply is not None:
+        return {key: rest.reply[key] for key in ("weight_version",) if key in rest.reply}
+    last = whole.segments[-1].weights if whole.segments else ""
+    return {"weight_version": last} if last else {}
+
+
+def _usage(whole: Prefix, like: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Counts of the whole, with what else the backend says in a usage."""
+    counts = usage_of(len(whole.prompt or ()), len(whole.ids or ()))
+    return {**(like or {}), **counts}
+
+
+def call_id(whole: Prefix, index: int) -> str:
+    """The id of a call: the one that the backend gave it before the cut, else one made of prompt and number."""
+    seen = whole.head.get("call_ids") or [
+        item["call_id"] for item in whole.head.get("items") or () if item["type"] == "function_call"
+    ]
+    if index < len(seen) and seen[index]:
+        return str(seen[index])
+    ids = whole.prompt or ()
+    packed = array("I" if max(ids, default=0) > 0xFFFF else "H", ids).tobytes()
+    digest = hashlib.blake2b(packed, digest_size=10, salt=index.to_bytes(4, "big"))
+    return f"call_{digest.hexdigest()}"
+
+
+def for_client(route: str, body: Mapping[str, Any], reply: Mapping[str, Any]) -> dict[str, Any]:
+    """A reply without the ids that only we asked for. `reply` is not changed."""
+    if body.get("return_token_ids"):
+        return dict(reply)
+    hidden = ("token_ids", "prompt_token_ids")
+    shown = {key: value for key, value in reply.items() if key not in hidden}
+    if route != RESPONSES:
+        choices = reply.get("choices") or ()
+        shown["choices"] = [{k: v for k, v in each.items() if k not in hidden} for each in choices]
+    return shown
+
+
+__all__ = ["CHAT", "Joined", "call_id", "combined", "cut_rest", "for_client", "is_inside_character", "join", "joined",
+           "watch"]  # fmt: skip

@@ -1,0 +1,104 @@
+"""Log probabilities from the form of one dialect into that of another.
+
+In between they are entries as Chat has them: `{"token", "logprob", "bytes", "top_logprobs"}`, one for each token.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+Entry = Mapping[str, Any]
+REPLACEMENT = "\ufffd"
+"""Stands in a token's text for bytes that are no whole character."""
+
+
+def entries_of(logprobs: Any) -> list[Entry]:
+    """The entries of a choice's `logprobs`, in the form of Chat or of Completions."""
+    if not isinstance(logprobs, Mapping):
+        return []
+    if "tokens" not in logprobs:
+        return list(logprobs.get("content") or ())
+    columns = (logprobs.get(name) or () for name in ("tokens", "token_logprobs", "top_logprobs"))
+    return [_entry(*row) for row in zip_longest(*columns)]
+
+
+def _entry(token: str, logprob: float | None, top: Mapping[str, float] | None) -> Entry:
+    tops = [_scored(each, score) for each, score in (top or {}).items()]
+    return {**_scored(token, logprob), "top_logprobs": tops}
+
+
+def _scored(token: str, logprob: float | None) -> dict[str, Any]:
+    """Completions has no bytes; they are those of the text, where it is whole."""
+    known = REPLACEMENT not in token
+    return {"token": token, "logprob": logprob, "bytes": list(token.encode("utf-8", "replace")) if known else None}
+
+
+def as_columns(entries: Iterable[Entry]) -> dict[str, Any]:
+    """As Completions has them. Offsets count from the beginning of the output."""
+    tokens, chosen, tops, offsets = [], [], [], []
+    offset = 0
+    for entry in entries:
+        tokens.append(entry["token"])
+        chosen.append(entry["logprob"])
+        tops.append({each["token"]: each["logprob"] for each in entry.get("top_logprobs") or ()})
+        offsets.append(offset)
+        offset += len(entry["token"])
+    return {"tokens": tokens, "token_logprobs": chosen, "top_logprobs": tops, "text_offset": offsets}
+
+
+def shaped(entries: Sequence[Entry], like: Sequence[Entry], most: int) -> list[Entry]:
+    """Entries of a continuation with as many alternatives as the request asked for, or as its beginning was given."""
+    if like:
+        most = max(len(entry.get("top_logprobs") or ()) for entry in like)
+    return [entry if len(entry["top_logprobs"]) <= most else {**entry, "top_logprobs": entry["top_logprobs"][:most]}
+            for entry in entries]  # fmt: skip
+
+
+def covering(entries: Sequence[Entry], text: str) -> list[Entry]:
+    """The first entries, as many as the text has tokens."""
+    left, taken = len(text.encode("utf-8", "replace")), 0
+    while left > 0 and taken < len(entries):
+        left -= _size(entries[taken])
+        taken += 1
+    return list(entries[:taken])
+
+
+def _size(entry: Entry) -> int:
+    known = entry.get("bytes")
+    if known is not None:
+        return len(known)
+    return len(str(entry.get("token", "")).replace(REPLACEMENT, "?").encode("utf-8", "replace"))
+
+
+def with_bytes(entries: Sequence[Entry], text: str) -> tuple[Entry, ...]:
+    """Entries of single bytes that are no whole character, with those bytes, as far as the text says them.
+
+    Completions names the text of a token only; where a token is one byte of several, the text of all tokens tells it.
+    """
+    if all(entry.get("bytes") is not None for entry in entries):
+        return tuple(entries)
+    data, at = text.encode("utf-8", "replace"), 0
+    mended: list[Entry] = []
+    unsure: list[int] = []
+    for number, entry in enumerate(entries):
+        known = entry.get("bytes")
+        if known is None and entry["token"] == REPLACEMENT:
+            entry = _of_bytes(entry, list(data[at : at + 1]))
+            unsure.append(number)
+            at += 1
+        elif known is None or data[at : at + len(known)] != bytes(known):
+            break
+        elif known:
+            unsure.clear()
+            at += len(known)
+        mended.append(entry)
+    if at != len(data):
+        mended[unsure[0] if unsure else len(mended) :] = []
+    return (*mended, *entries[len(mended) :])
+
+
+def _of_bytes(entry: Entry, known: list[int]) -> Entry:
+    """The token with its bytes, there and among its alternatives."""
+    same = (entry["token"], entry["logprob"])
+    tops = [{**top, "bytes": known} if (top["token"], top["logprob"]) == same else top for top in entry["top_logprobs"]]
+    return {**entry, "bytes": known, "top_logprobs": tops}
