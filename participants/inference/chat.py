@@ -12,11 +12,13 @@ from .jobs import (
     Job,
     Meta,
     Request,
+    choosing_of,
     limits_of,
     logprob_entries,
     script_message,
     sse,
     validate,
+    versioned,
 )
 from .refusals import RequestRefused
 from .sampling import Piece
@@ -152,7 +154,8 @@ def parse(body: bytes, model: str) -> Job:
     prompt = prompt_of(asked)
     limits = limits_of(asked, asked.max_completion_tokens or asked.max_tokens, asked.stop)
     ranks = max(asked.top_logprobs or 0, 1) if asked.logprobs else None
-    return Job("chat", asked.model or model, asked.stream, prompt, limits, ranks, ChatEncoder(asked, prompt))
+    encoder, choosing = ChatEncoder(asked, prompt), choosing_of(asked)
+    return Job("chat", asked.model or model, asked.stream, prompt, limits, ranks, encoder, choosing)
 
 
 class ChatEncoder:
@@ -233,10 +236,12 @@ class ChatEncoder:
         return sse(self._envelope("chat.completion.chunk", [choice]))
 
     def _envelope(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        return {
+        envelope = {
             "id": f"chatcmpl-{self._meta.number}",
             "object": kind,
             "created": self._meta.created,
             "model": self._meta.model,
             "choices": choices,
         }
+        pieces = self._assembler.reply.pieces
+        return versioned(envelope, pieces[-1].weights if pieces else self._meta.weights)

@@ -5,7 +5,19 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from ..staging import StagedPrefix
-from .jobs import MAX_TOP_LOGPROBS, SSE_DONE, Job, Meta, Request, limits_of, prompt_ids, sse, validate
+from .jobs import (
+    MAX_TOP_LOGPROBS,
+    SSE_DONE,
+    Job,
+    Meta,
+    Request,
+    choosing_of,
+    limits_of,
+    prompt_ids,
+    sse,
+    validate,
+    versioned,
+)
 from .refusals import RequestRefused
 from .sampling import Piece
 from .tokens import Ids, decode, name_marks, to_numbers
@@ -30,6 +42,8 @@ class CompletionRequest(Request):
     n: int = 1
     suffix: str | None = None
     stream_options: StreamOptions | None = None
+    continued_tokens: Annotated[int, Field(ge=0)] = 0
+    """So many ids at the end of the prompt were generated: penalties count them as output."""
     staged: StagedPrefix | None = None
     """Beside `prompt`, the prompt alone: continue this prefix from the token store."""
 
@@ -44,7 +58,18 @@ def parse(body: bytes, seed_model: str) -> Job:
     encoder = CompletionEncoder(asked, prompt)
     limits = limits_of(asked, asked.max_tokens, asked.stop)
     ranks = None if asked.logprobs is None else max(asked.logprobs, 1)
-    return Job("completions", asked.model or seed_model, asked.stream, prompt, limits, ranks, encoder, asked.staged)
+    return Job(
+        dialect="completions",
+        model=asked.model or seed_model,
+        stream=asked.stream,
+        prompt=prompt,
+        limits=limits,
+        logprobs=ranks,
+        encoder=encoder,
+        choosing=choosing_of(asked),
+        begun=asked.continued_tokens,
+        staged=asked.staged,
+    )
 
 
 def usage(prompt: str, generated: int) -> dict[str, int]:
@@ -92,13 +117,14 @@ class CompletionEncoder:
         return self._chunk(choice) | {"usage": usage(self._prompt, generated)}
 
     def _chunk(self, choice: dict[str, Any] | None) -> dict[str, Any]:
-        return {
+        chunk = {
             "id": f"cmpl-{self._meta.number}",
             "object": "text_completion",
             "created": self._meta.created,
             "model": self._meta.model,
             "choices": [choice] if choice else [],
         }
+        return versioned(chunk, self._pieces[-1].weights if self._pieces else self._meta.weights)
 
     def _choice(self, pieces: list[Piece], finish: str | None, *, with_prompt: bool) -> dict[str, Any]:
         choice: dict[str, Any] = {

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 RESET_TIMEOUT_S = 10.0
 MAX_WAIT_S = 600.0
+MAX_VERSION_LENGTH = 200
 B = TypeVar("B", bound=Strict)
 
 
@@ -24,6 +25,13 @@ class ReleaseOrder(Strict):
 
     hold: int | None = None
     call: int | None = None
+
+
+class WeightsOrder(Strict):
+    """Other weights from the next token on."""
+
+    version: Annotated[str, Field(min_length=1, max_length=MAX_VERSION_LENGTH)]
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
 
 class WaitOrder(Strict):
@@ -85,6 +93,11 @@ class ControlRoutes:
         self._board.set_pace(self._board.pace.model_copy(update=pace.model_dump(exclude_unset=True)))
         return JSONResponse(self._board.pace.model_dump())
 
+    async def weights(self, order: WeightsOrder) -> Response:
+        """POST /control/weights: answers when the next token will be made with them."""
+        await self._backend.engine.reweigh(order.version, order.seed)
+        return JSONResponse({"version": self._backend.engine.weights})
+
     async def wait(self, order: WaitOrder) -> Response:
         """POST /control/wait: answers when it is so, or 408."""
         with anyio.move_on_after(order.timeout_s):
@@ -128,6 +141,7 @@ def control_routes(backend: "Backend") -> list[Route]:
         _post("release", ReleaseOrder, routes.release),
         _post("failures", FailOrder, routes.fail),
         _post("pace", Pace, routes.pace),
+        _post("weights", WeightsOrder, routes.weights),
         _post("wait", WaitOrder, routes.wait),
         _post("reset", Strict, routes.reset),
     ]

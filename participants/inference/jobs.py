@@ -1,16 +1,17 @@
 """What the dialects have in common: a request read into a job, and what is asked of a reply in each of them."""
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..staging import StagedPrefix
 from .refusals import RequestRefused
-from .sampling import Limits, Piece
+from .sampling import AS_USUAL, Choosing, Limits, Piece
 from .tokens import Ids, decode, encode, from_numbers, to_bytes, to_numbers
 
 MAX_TOP_LOGPROBS = 20
@@ -29,6 +30,14 @@ class Request(BaseModel):
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
     return_token_ids: bool = False
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: int | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,8 @@ class Meta:
     """Unique among the calls of this backend."""
     model: str
     created: int
+    weights: str = ""
+    """The version of the weights at its start; empty if there are no versions."""
 
 
 class Encoder(Protocol):
@@ -69,6 +80,9 @@ class Job:
     logprobs: int | None
     """How many a token, the chosen one included; None for none at all."""
     encoder: Encoder
+    choosing: Choosing = AS_USUAL
+    begun: int = 0
+    """Ids at the end of the prompt that this generation has made already: penalties count them as its own."""
     staged: StagedPrefix | None = None
     """The cut that it continues; `prompt` is then without it until the cut was checked (`staged.enter`)."""
 
@@ -98,9 +112,22 @@ def limits_of(request: Request, max_tokens: int | None, stop: str | Sequence[str
     )
 
 
-def make_meta(number: str, model: str) -> Meta:
+def choosing_of(request: Request) -> Choosing:
+    """How a request wants tokens chosen; what it does not say is as OpenAI and vLLM have it."""
+    said = {field.name: getattr(request, field.name) for field in dataclasses.fields(Choosing)}
+    if said["top_k"] == -1:
+        said["top_k"] = 0
+    return Choosing(**{name: value for name, value in said.items() if value is not None})
+
+
+def make_meta(number: str, model: str, weights: str = "") -> Meta:
     """Names for one reply."""
-    return Meta(number, model, int(time.time()))
+    return Meta(number, model, int(time.time()), weights)
+
+
+def versioned(document: dict[str, Any], weights: str) -> dict[str, Any]:
+    """A chunk or reply that names the version of its weights, if there is one."""
+    return document | {"weight_version": weights} if weights else document
 
 
 def sse(data: object, event: str = "") -> bytes:

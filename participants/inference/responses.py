@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from .chat import Content, Lenient, make_toolbox, text_of
-from .jobs import MAX_TOP_LOGPROBS, Job, Request, limits_of, script_message, validate
+from .jobs import MAX_TOP_LOGPROBS, Job, Request, choosing_of, limits_of, script_message, validate
 from .refusals import RequestRefused
 from .response_events import ResponseEncoder
 from .template import Conversation, FunctionCall, Message, ToolBox, render
@@ -60,8 +60,6 @@ class ResponsesRequest(Request):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     previous_response_id: str | None = None
     background: bool | None = None
-    temperature: float | None = None
-    top_p: float | None = None
 
 
 def conversation_of(asked: ResponsesRequest) -> Conversation:
@@ -121,7 +119,8 @@ def parse(body: bytes, model: str) -> Job:
     limits = limits_of(asked, asked.max_output_tokens, asked.stop)
     ranks = max(asked.top_logprobs or 0, 1) if LOGPROBS in (asked.include or ()) else None
     encoder = ResponseEncoder(prompt, _echoed(asked), stream=asked.stream, return_ids=asked.return_token_ids)
-    return Job("responses", asked.model or model, asked.stream, prompt, limits, ranks, encoder)
+    choosing = choosing_of(asked)
+    return Job("responses", asked.model or model, asked.stream, prompt, limits, ranks, encoder, choosing)
 
 
 def _echoed(asked: ResponsesRequest) -> dict[str, Any]:

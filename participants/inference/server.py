@@ -24,9 +24,9 @@ from ..staging import ActiveBuffer, staging_routes
 from . import chat, completions, responses
 from .calls import LIVE, CallEvent, CallLog, Calls
 from .control import Board, LiveCall, Pace, stops, tokens_until_stop
+from .engines import DeterministicEngine, Engine, Running
 from .jobs import Job, make_meta, prompt_ids, tokenized, validate
 from .refusals import RequestRefused
-from .sampling import MAX_GENERATED_TOKENS, Generation
 from .staged import enter, make_stager
 from .tokens import decode, from_numbers, to_numbers
 
@@ -47,6 +47,8 @@ class Settings:
     model: str = DEFAULT_MODEL
     seed: int = 0
     """Another seed gives other words."""
+    weights: str = ""
+    """The version of the weights, which chunks and replies name; empty: they name none."""
     pace: Pace = field(default_factory=Pace)
     control: bool = False
     """Whether the control routes exist."""
@@ -59,14 +61,16 @@ class Settings:
 class Backend:
     """The state of one backend and its ASGI app."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, engine: Engine | None = None) -> None:
+        """Without an engine, words come from a hash."""
         from .control_routes import control_routes
 
         self.settings = settings
+        self.engine = engine or DeterministicEngine(settings.seed, settings.weights)
         self._log = CallLog(settings.log)
         self.calls = Calls(self._log)
         self.board = Board(settings.pace)
-        self.stager = make_stager(settings.token_store)
+        self.stager = make_stager(settings.token_store, self.engine.context)
         routes = [
             Route("/health", _health),
             Route("/v1/models", self._models),
@@ -78,13 +82,18 @@ class Backend:
         ]
         self.app = Starlette(routes=routes)
 
+    def leave(self, buffer: ActiveBuffer | None) -> None:
+        """A call that could be staged has ended."""
+        if self.stager is not None and buffer is not None:
+            self.stager.close(buffer)
+
     def close(self) -> None:
         """Close the log; calls that end later are not in it."""
         self._log.close()
 
     async def _models(self, _request: Request) -> Response:
         model = {"id": self.settings.model, "object": "model", "created": 0, "owned_by": "midflight"}
-        return JSONResponse({"object": "list", "data": [model | {"max_model_len": MAX_GENERATED_TOKENS}]})
+        return JSONResponse({"object": "list", "data": [model | {"max_model_len": self.engine.context}]})
 
     async def _tokenize(self, request: Request) -> Response:
         body = await request.body()
@@ -93,7 +102,7 @@ class Backend:
             ids = chat.prompt_of(validate(chat.ChatRequest, body))
         else:
             ids = prompt_ids(str(asked.get("prompt", "")))
-        return JSONResponse(tokenized(ids, MAX_GENERATED_TOKENS))
+        return JSONResponse(tokenized(ids, self.engine.context))
 
     async def _detokenize(self, request: Request) -> Response:
         tokens = _object(await request.body()).get("tokens")
@@ -109,7 +118,11 @@ class Backend:
                 raise RequestRefused(problem, status=404, param="model", code="model_not_found")
             headers = dict(request.headers)
             job, buffer = await enter(self.stager, job, headers)
-            generation = Generation(self.settings.seed, job.prompt, job.limits, logprobs=job.logprobs)
+            try:
+                generation = self.engine.begin(job)
+            except RequestRefused:
+                self.leave(buffer)
+                raise
             return CallReply(self, job, generation, headers, buffer)
 
         return endpoint
@@ -122,7 +135,7 @@ class CallReply(Response):
         self,
         backend: Backend,
         job: Job,
-        generation: Generation,
+        generation: Running,
         headers: dict[str, str],
         buffer: ActiveBuffer | None = None,
     ) -> None:
@@ -143,8 +156,7 @@ class CallReply(Response):
                 tasks.cancel_scope.cancel()
         finally:
             self._backend.board.leave(self._call)
-            if self._backend.stager is not None and self._buffer is not None:
-                self._backend.stager.close(self._buffer)
+            self._backend.leave(self._buffer)
             if record.state in LIVE:
                 self._backend.calls.advance(record, CallEvent.ABORT)
             self._backend.calls.note()
@@ -174,7 +186,7 @@ class CallReply(Response):
 
     async def _generate(self, send: Send) -> None:
         encoder, record = self._job.encoder, self._call.record
-        events = encoder.start(make_meta(record.id, self._job.model))
+        events = encoder.start(make_meta(record.id, self._job.model, self._backend.engine.weights))
         if self._job.stream:
             await send({"type": "http.response.start", "status": 200, "headers": SSE_HEADERS})
         pacer = Pacer(self._backend.board)
@@ -185,21 +197,20 @@ class CallReply(Response):
                     await send({"type": "http.response.start", "status": 200, "headers": UNKEPT_PROMISE})
                 return
             await self._stop_if_held()
-            events = self._batch(tokens_until_stop(self._call, await pacer.due()))
+            events = await self._batch(tokens_until_stop(self._call, await pacer.due()))
         await self._end(send, events)
 
-    def _batch(self, most: int) -> list[bytes]:
+    async def _batch(self, most: int) -> list[bytes]:
         """Generate at most so many tokens; their events."""
         events = []
-        for _ in range(most):
-            if self._generation.finish:
-                break
-            piece = self._generation.step()
-            self._call.record.generated += 1
-            if piece:
-                if self._buffer is not None:
-                    self._buffer.append(to_numbers(piece.ids))
-                events += self._job.encoder.piece(piece)
+        try:
+            pieces = await self._generation.run(most)
+        finally:
+            self._call.record.generated = self._generation.generated
+        for piece in pieces:
+            if self._buffer is not None:
+                self._buffer.append(to_numbers(piece.ids))
+            events += self._job.encoder.piece(piece)
         self._backend.calls.note()
         return events
 

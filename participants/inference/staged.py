@@ -1,6 +1,7 @@
 """Where the backend meets the staging helper: a call's identity, its active buffer, and the cut that it continues."""
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,12 +12,17 @@ from ..staging import ActiveBuffer, Entry, PromptRef, Stager, StagingRefused, To
 from .jobs import Job
 from .refusals import RequestRefused
 from .sampling import MAX_GENERATED_TOKENS
-from .tokens import Ids, from_numbers, to_numbers
+from .tokens import Ids, from_numbers
 
 
 def make_stager(folder: Path | None, context_length: int = MAX_GENERATED_TOKENS) -> Stager | None:
     """The helper with its token store in a folder, made if it is missing; None without a folder. Raises OSError."""
     return None if folder is None else Stager(TokenStore.on_disk(folder), context_length=context_length)
+
+
+def prompt_ref(prompt: Ids) -> PromptRef:
+    """As `PromptRef.of`, straight from the ids as the backend keeps them."""
+    return PromptRef(len(prompt), hashlib.sha256(prompt.encode("utf-32-le")).hexdigest())
 
 
 async def enter(stager: Stager | None, job: Job, headers: Mapping[str, str]) -> tuple[Job, ActiveBuffer | None]:
@@ -32,9 +38,9 @@ async def enter(stager: Stager | None, job: Job, headers: Mapping[str, str]) -> 
     entry = await _begin(stager, job, headers)
     if identity is None and entry is None:
         return job, None
-    prompt = PromptRef.of(to_numbers(job.prompt)) if entry is None else entry.prompt
-    prefix = [] if entry is None else entry.ids
-    job = dataclasses.replace(job, prompt=Ids(job.prompt + from_numbers(prefix)))
+    prompt = prompt_ref(job.prompt)
+    prefix = () if entry is None else entry.ids
+    job = dataclasses.replace(job, prompt=Ids(job.prompt + from_numbers(prefix)), begun=len(prefix))
     return job, None if identity is None else stager.open(identity, prompt, prefix)
 
 
@@ -42,9 +48,8 @@ async def _begin(stager: Stager, job: Job, headers: Mapping[str, str]) -> Entry 
     if job.staged is None:
         return None
     most = None if job.limits.max_tokens == MAX_GENERATED_TOKENS else job.limits.max_tokens
-    prompt = PromptRef.of(to_numbers(job.prompt))
     try:
-        return await stager.begin(cut_of(job.staged, prompt, identity_of(headers)), most)
+        return await stager.begin(cut_of(job.staged, prompt_ref(job.prompt), identity_of(headers)), most)
     except StagingRefused as refused:
         raise RequestRefused(refused.message, status=422, param="staged", code=refused.reason) from refused
     except ParticipantError as error:

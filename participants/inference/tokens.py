@@ -55,7 +55,7 @@ WORDS = _words()
 FIRST_WORD = FIRST_MARK + len(MARKS)
 VOCABULARY_SIZE = FIRST_WORD + len(WORDS)
 
-_FIRST_WORD_ID = chr(FIRST_WORD)
+FIRST_WORD_ID = chr(FIRST_WORD)
 _ID_OF = {word: chr(FIRST_WORD + n) for n, word in enumerate(WORDS)}
 _MARK_OF = {mark: chr(FIRST_MARK + n) for n, mark in enumerate(MARKS)}
 _TEXT_OF = {token: text for text, token in (_ID_OF | _MARK_OF).items()}
@@ -97,7 +97,7 @@ def decode(ids: str) -> str:
 
 def decode_shown(ids: str) -> str:
     """The text of generated ids for a client: two marks as single characters, the others dropped."""
-    if len(ids) == 1 and ids >= _FIRST_WORD_ID:
+    if len(ids) == 1 and ids >= FIRST_WORD_ID:
         return _TEXT_OF[ids]
     parts, end = [], 0
     for match in _MARK_ID.finditer(ids):
