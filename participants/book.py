@@ -156,7 +156,7 @@ class Book:
 
     def commit_ended(self, call: Commit, answer: Committed | None) -> None:
         """Keep the answer; None where the commit failed."""
-        if self.phase is Phase.COMMITTING:
+        if self.phase is Phase.COMMITTING and self.round == call.round:
             self._move(Event.COMMITTED if answer else Event.FAIL)
             self.committed = (call, answer) if answer else None
 
@@ -181,9 +181,9 @@ class Book:
         self._move(Event.ACTIVATE)
         return True
 
-    def restore_moved(self, event: Event) -> None:
+    def restore_moved(self, call: RoundCall, event: Event) -> None:
         """A step of a restore ended; nothing where it was aborted meanwhile."""
-        if self.phase in RESTORE_PHASES:
+        if self.phase in RESTORE_PHASES and self.round == call.round:
             self._move(event)
 
     # Endings

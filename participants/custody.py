@@ -1,19 +1,22 @@
 """What a resources server holds: sessions, how one changes, how they end, and how checkpoints keep them.
 
 A session changes only inside `_changing`, under its lock; what a failed or cancelled hook left half done is undone. A
-commit exports sessions through the author's async hook (`freeze`) while no call changes one. A restore imports every
-session while it stages, beside what is live; a rollout's next life takes up what was imported.
+prepare exports sessions through the author's async hook (`freeze`) once no call changes one, so that it can name what
+cannot be exported. A restore imports every session while it stages, beside what is live; a rollout's next life takes up
+what was imported.
 
-Sessions that end are first taken out of every table, then given to the author's `close_session`, whoever ended them.
+Sessions that end are first taken out of every table, then given to the author's `close_session`, whoever ended them:
+many at once, under one limit for all, and in a task that a caller who gives up does not end.
 """
 
 import logging
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from itertools import chain
 from typing import Any, ClassVar, Literal
 
 import anyio
-import anyio.lowlevel
 import orjson
 
 from store import Life, RawRecord
@@ -22,16 +25,17 @@ from .containment import contained
 from .errors import Code, ParticipantError
 from .gate import Gate
 from .generations import is_storable
-from .holder import Held, Holder
+from .holder import Held, Holder, in_turns
+from .hooks import each
 from .sessions import ResourcesSession, Sessions, json_copy
 from .tools import ToolError
-from .wire import Modes
+from .wire import Blocker, Modes
 
 SESSION_TTL_S = 14 * 24 * 3600.0
-CLEANUP_TIMEOUT_S = 30.0
+CLEANUP_TIMEOUT_S = 20.0
+"""For closing all sessions that have ended at once; shorter than a control call may take."""
 EXPORT_TIMEOUT_S = 30.0
-FREEZE_BATCH = 64
-"""Sessions exported before other tasks get a turn."""
+"""For one session, whichever prepare began it; then its life is a restart."""
 
 log = logging.getLogger("midflight.resources")
 
@@ -54,9 +58,17 @@ class SessionHolder(Holder[Sessions]):
         """Whether a session's state is JSON, so that it can be put back as it was."""
         self._frees = not _inherits(self, "close_session")
         self._without_life = Sessions()
+        self._imports_json = _inherits(self, "import_session")
         self._freed: list[ResourcesSession] = []
+        """To be given to `close_session`."""
+        self._closing: dict[ResourcesSession, None] = {}
+        """Given to it, and not through."""
+        self._unfrozen: dict[ResourcesSession, None] = {}
+        """What the freeze that goes on has still to export."""
         self._importing: dict[str, Sessions] = {}
         self._imported: dict[str, Sessions] = {}
+        self._replaced_imports: dict[str, Sessions] = {}
+        """What an earlier restore had imported where the open one has imported something else."""
 
     # What an author may write
 
@@ -138,42 +150,55 @@ class SessionHolder(Holder[Sessions]):
         for session_id in list(sessions.open):
             self._free(sessions, session_id)
 
-    async def _close_freed(self) -> None:
-        """Run the author's hook for sessions that have ended, whoever ended them."""
-        while self._freed:
-            session = self._freed.pop()
-            with anyio.move_on_after(CLEANUP_TIMEOUT_S, shield=True) as limit:
-                try:
-                    with contained(f"close_session of {session!r}"):
-                        await self.close_session(session)
-                except Exception:
-                    log.exception("%s: close_session of %r raised", self.role, session)
-            if limit.cancelled_caught:
-                log.error("%s: close_session of %r took over %g s", self.role, session, CLEANUP_TIMEOUT_S)
+    async def _close_freed(self, timeout_s: float | None = None) -> None:
+        """Run the author's hook for sessions that have ended, whoever ended them; wait no longer than so long."""
+        freed, self._freed = self._freed, []
+        if freed:
+            self._closing.update(dict.fromkeys(freed))
+            with anyio.move_on_after(timeout_s):
+                await self.author_hooks.run("closing", partial(self._close_all, freed), shield=True)
+
+    async def _close_all(self, freed: Sequence[ResourcesSession]) -> None:
+        """Whoever waits for this, it goes on to its own limit."""
+        with anyio.move_on_after(CLEANUP_TIMEOUT_S, shield=True):
+            await each(freed, self._close_one)
+        if left := [session for session in freed if session in self._closing]:
+            message = "%s: %d of %d sessions were not closed within %g s, among them %r"
+            log.error(message, self.role, len(left), len(freed), CLEANUP_TIMEOUT_S, left[0])
+        for session in left:
+            del self._closing[session]
+
+    async def _close_one(self, session: ResourcesSession) -> None:
+        what = f"close_session of {session!r}"
+        try:
+            await self.author_hooks.run(what, partial(self.close_session, session), shield=True)
+        except Exception:
+            log.exception("%s: %s raised", self.role, what)
+        del self._closing[session]
 
     async def aclose(self) -> None:
         """Free every session; the server is of no more use."""
-        for sessions in (*(held.state for held in self._held.values()), *self._imports(), self._without_life):
+        imports = (self._importing, self._imported, self._replaced_imports)
+        imported = chain.from_iterable(table.values() for table in imports)
+        for sessions in (*(held.state for held in self._held.values()), *imported, self._without_life):
             self._free_all(sessions)
         await self._close_freed()
-
-    def _imports(self) -> list[Sessions]:
-        return [*self._importing.values(), *self._imported.values()]
 
     def free_state(self, held: Held[Sessions]) -> None:
         """A life is over, and so are its sessions."""
         self._free_all(held.state)
 
     async def retire(self, lives: Sequence[Life], timeout_s: float) -> list[Life]:
-        """As every holder does; also frees what sessions held outside of this process."""
-        left = await super().retire(lives, timeout_s)
-        await self._close_freed()
-        return left
+        """As every holder does; also frees what sessions held outside of this process, under the same limit."""
+        ends = anyio.current_time() + timeout_s
+        left = set(await super().retire(lives, timeout_s))
+        await self._close_freed(max(0.0, ends - anyio.current_time()))
+        left.update(session.life for session in self._closing if session.life is not None)
+        return [life for life in lives if life in left]
 
-    def _drop_brought(self, life: Life) -> None:
-        super()._drop_brought(life)
-        if life.rollout_id not in self._brought:
-            self._free_all(self._imported.pop(life.rollout_id, Sessions()))
+    def _forget_brought(self, rollout_id: str) -> None:
+        super()._forget_brought(rollout_id)
+        self._free_all(self._imported.pop(rollout_id, Sessions()))
 
     # A checkpoint
 
@@ -191,33 +216,54 @@ class SessionHolder(Holder[Sessions]):
             if any(every or session.lost or session.unexportable for session in held.state.open.values())
         ]
 
-    async def freeze(self, scope: Collection[Life]) -> None:
-        """Export the scope's sessions; no call changes one meanwhile.
+    def blockers(self, limit: int) -> tuple[list[Blocker], int]:
+        """Also sessions whose export a prepare is waiting for, those that run first."""
+        steps, count = super().blockers(limit)
+        for session, _ in zip(self._unfrozen, range(limit - len(steps)), strict=False):
+            assert session.life is not None
+            reason = f"session {session.session_id} is being exported"
+            steps.append(Blocker(life=session.life, participant=self.role, step="export", reason=reason))
+        return steps, count + len(self._unfrozen)
 
-        A session that cannot be exported makes its life a restart: this commit is refused with `restart_in_scope`, and
-        the next prepare names that life.
+    async def freeze(self, scope: Collection[Life] | None = None) -> None:
+        """Export the sessions of these lives, or of all; no call changes one meanwhile.
+
+        A session that cannot be exported makes its life a restart, and so does one that takes too long.
         """
-        wanted = [held for held in self._held.values() if held.life in scope and not held.stopped]
-        sessions = [each for held in wanted for each in held.state.open.values() if each.seeded and not each.lost]
-        for number, session in enumerate(sessions):
-            if session.frozen is None and self.checkpoint_mode != "restart":
-                await self._export_or_mark(session)
-            if number % FREEZE_BATCH == 0:
-                await anyio.lowlevel.checkpoint()
-        if marked := [str(session.life) for session in sessions if session.unexportable]:
-            message = f"{len(marked)} lives of the scope have a session that cannot be exported at {self.role}"
-            raise ParticipantError(Code.RESTART_IN_SCOPE, message, {"lives": marked[:20]})
+        self._unfrozen = {}
+        if self.checkpoint_mode == "restart":
+            return
+        async for held in in_turns(list(self._held.values())):
+            if not held.stopped and (scope is None or held.life in scope):
+                self._unfrozen.update((session, None) for session in held.state.open.values() if session.to_export)
+        if not self._json:
+            await each(list(self._unfrozen), self._freeze)
+            return
+        async for session in in_turns(list(self._unfrozen)):  # Nothing to wait for.
+            await self._freeze(session)
 
-    async def _export_or_mark(self, session: ResourcesSession) -> None:
+    async def _freeze(self, session: ResourcesSession) -> None:
         try:
             session.exported = await self._dump(session)
         except ParticipantError as error:
             session.unexportable = error.message
+        self._unfrozen.pop(session, None)
+
+    def thaw(self) -> None:
+        """Let go of exports that no commit has written."""
+        self._unfrozen = {}
+        for held in self._held.values():
+            for session in held.state.open.values():
+                session.exported = None
 
     async def _dump(self, session: ResourcesSession) -> dict[str, Any]:
-        with self._translating(f"the export of session {session.session_id} of {session.life}"):
-            with anyio.fail_after(EXPORT_TIMEOUT_S):
-                state = await self.export_session(session)
+        what = f"the export of session {session.session_id} of {session.life}"
+        with self._translating(what):
+            if self._json:
+                state = json_copy(session.state)
+            else:
+                with anyio.fail_after(EXPORT_TIMEOUT_S):
+                    state = await self.author_hooks.run(what, partial(self.export_session, session))
             if not is_storable(state):
                 raise TypeError(f"what it gave cannot be stored as JSON: {state!r:.80}")
             return session.dump(state, self._now())
@@ -253,42 +299,54 @@ class SessionHolder(Holder[Sessions]):
         sessions = {key: ResourcesSession.load(key, item, now) for key, item in items.items()}
         return Sessions(sessions, dict.fromkeys(payload["closed"]))
 
-    async def stage(self, scope: Collection[Life], records: AsyncIterator[RawRecord], state: Sequence[Any]) -> int:
+    async def stage(
+        self, scope: Collection[Life], records: AsyncIterator[RawRecord], state: Sequence[Any], *, epoch: int
+    ) -> int:
         """Import every session of the scope beside what is live."""
         self._drop_importing()
-        return await super().stage(scope, records, state)
+        return await super().stage(scope, records, state, epoch=epoch)
 
-    async def import_now(self, record: RawRecord) -> None:
-        """Import one record's sessions. Raises `corrupt_checkpoint`, naming the rollout."""
-        sessions = super()._load(record.life, record.parse().payload).state
-        self._importing[record.life.rollout_id] = sessions
-        for session in sessions.open.values():
-            session.life = record.life
-            try:
-                with contained("import_session"):
-                    await self.import_session(session, session.state)
-            except Exception as error:
-                raise ParticipantError(
-                    Code.CORRUPT_CHECKPOINT,
-                    f"session {session.session_id} of {record.life} cannot be imported at {self.role}: {error!r:.300}",
-                ) from error
+    async def import_now(self, records: Sequence[RawRecord]) -> None:
+        """Import all sessions. Raises `corrupt_checkpoint`, naming the rollout."""
+        async for record in in_turns(records):
+            sessions = super()._load(record.life, record.parse().payload).state
+            self._importing[record.life.rollout_id] = sessions
+            for session in sessions.open.values():
+                session.life = record.life
+        if not self._imports_json:
+            importing = list(self._importing.values())
+            await each([session for sessions in importing for session in sessions.open.values()], self._import)
+
+    async def _import(self, session: ResourcesSession) -> None:
+        try:
+            await self.author_hooks.run("import_session", partial(self.import_session, session, session.state))
+        except Exception as error:
+            raise ParticipantError(
+                Code.CORRUPT_CHECKPOINT,
+                f"session {session.session_id} of {session.life} cannot be imported at {self.role}: {error!r:.300}",
+            ) from error
 
     def activate(self) -> None:
         """As every holder does; what was imported waits for its rollout's next life."""
         super().activate()
         for rollout_id, sessions in self._importing.items():
-            self._free_all(self._imported.pop(rollout_id, Sessions()))
+            if rollout_id in self._imported:
+                self._replaced_imports[rollout_id] = self._imported[rollout_id]
             self._imported[rollout_id] = sessions
 
     def settle(self) -> None:
-        """The restore succeeded everywhere."""
+        """The restore succeeded everywhere: free what it has replaced."""
         super().settle()
-        self._importing = {}
+        for sessions in self._replaced_imports.values():
+            self._free_all(sessions)
+        self._importing, self._replaced_imports = {}, {}
 
     async def discard(self) -> None:
-        """Free what was imported."""
+        """Free what was imported, and put back what that had replaced."""
         await super().discard()
         self._drop_importing()
+        self._imported.update(self._replaced_imports)
+        self._replaced_imports = {}
         await self._close_freed()
 
     def _drop_importing(self) -> None:

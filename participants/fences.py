@@ -100,8 +100,9 @@ class Fences:
         if floor <= self.floor:
             return []
         self.floor = floor
-        self._fenced = {rollout: life for rollout, life in self._fenced.items() if position(life) >= floor}
-        ended = [life for life in self._current.values() if position(life) < floor]
+        lowest = floor.epoch, floor.n  # As tuples: there may be very many lives, and the event loop waits.
+        self._fenced = {key: life for key, life in self._fenced.items() if (life.epoch, life.n) >= lowest}
+        ended = [life for life in self._current.values() if (life.epoch, life.n) < lowest]
         for life in ended:
             del self._current[life.rollout_id]
         return ended

@@ -8,7 +8,7 @@ not. A step that was begun inside another one of mode `wait` is always admitted,
 """
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -113,9 +113,9 @@ class Gate:
             self._waiting_steps.pop(key, None)
             self._look_quiet()
 
-    def forget(self, life: Life) -> None:
-        """Wait no more for a life that did not stop in time: it is fenced, and nothing of it is used again."""
-        self._waiting_steps = {key: step for key, step in self._waiting_steps.items() if step.life != life}
+    def forget(self, lives: Collection[Life]) -> None:
+        """Wait no more for lives that did not stop in time: they are fenced, and nothing of them is used again."""
+        self._waiting_steps = {key: step for key, step in self._waiting_steps.items() if step.life not in lives}
         self._look_quiet()
 
     def _look_quiet(self) -> None:

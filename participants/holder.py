@@ -9,7 +9,7 @@ stop in time stays fenced, and its state object is never used again.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -24,16 +24,28 @@ from .data import CallId, Reply, Request
 from .errors import Code, ParticipantError
 from .fences import Fences, Floor, position
 from .gate import Gate
+from .hooks import Hooks
 from .owner import Export
 from .replies import Replies, check_same
 from .tally import Sum
 from .wire import Blocker, Modes, PairTally
 
 State = TypeVar("State")
+Item = TypeVar("Item")
 Run = Callable[[], Awaitable[Reply]]
 
-STAGE_BATCH = 64
-"""Records staged before other tasks get a turn."""
+BATCH = 64
+"""Lives or records taken before other tasks get a turn."""
+STOP_TIMEOUT_S = 10.0
+"""How long a newer life waits for the work of the one that it supersedes."""
+
+
+async def in_turns(items: Iterable[Item]) -> AsyncIterator[Item]:
+    """The items, with a turn for other tasks after each batch."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % BATCH == 0:
+            await anyio.lowlevel.checkpoint()
 
 
 @dataclass(slots=True)
@@ -68,6 +80,15 @@ class Held(Generic[State]):
         self.waited[peer, session] = self.waited.get((peer, session), 0) + 1
 
 
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """A record that a restore has brought, for the next life of its rollout to take up."""
+
+    record: RawRecord
+    epoch: int
+    """Of the restore, and so of the life that may take it up."""
+
+
 class Holder(ABC, Generic[State]):
     """Base of the four kinds; implements most of `participants.owner.Owner`."""
 
@@ -78,12 +99,15 @@ class Holder(ABC, Generic[State]):
         """`name` is the participant's, a lower-case name."""
         self.name = name
         self.gate = gate or Gate()
+        self.author_hooks = Hooks()
         self.fences = Fences()
         self._held: dict[str, Held[State]] = {}
         self._stopping: dict[Life, Held[State]] = {}
         """Ended, with work that has not stopped yet: freed when it has, and never used again."""
-        self._staged: dict[str, RawRecord] = {}
-        self._brought: dict[str, RawRecord] = {}
+        self._staged: dict[str, Brought] = {}
+        self._brought: dict[str, Brought] = {}
+        self._replaced: dict[str, Brought] = {}
+        """What an earlier restore had brought where the open one has brought something else."""
         self._restoring: frozenset[str] = frozenset()
         self._settled = anyio.Event()
         self.refused = 0
@@ -112,8 +136,8 @@ class Holder(ABC, Generic[State]):
     def import_state(self, payload: Any) -> State:
         """The state again. Raises KeyError, TypeError, ValueError or ParticipantError where it is malformed."""
 
-    async def import_now(self, record: RawRecord) -> None:
-        """Called for every record while staging; a kind that must import before anything is active overrides it."""
+    async def import_now(self, records: Sequence[RawRecord]) -> None:
+        """Called for all records while staging; a kind that must import before anything is active overrides it."""
 
     def free_state(self, held: Held[State]) -> None:
         """A life is over; release what its state holds."""
@@ -139,15 +163,15 @@ class Holder(ABC, Generic[State]):
         return self._held.get(life.rollout_id) or self._take_up(life)
 
     def _continues(self, life: Life) -> bool:
-        record = self._brought.get(life.rollout_id)
-        return record is not None and record.life.attempt + 1 == life.attempt
+        brought = self._brought.get(life.rollout_id)
+        return brought is not None and brought.record.life.attempt + 1 == life.attempt
 
     def _take_up(self, life: Life) -> Held[State]:
-        record = self._brought.pop(life.rollout_id, None)
-        if record is None or record.life.attempt + 1 != life.attempt:
+        brought = self._brought.pop(life.rollout_id, None)
+        if brought is None or brought.record.life.attempt + 1 != life.attempt:
             held = Held(life, self.new_state(life))
         else:
-            held = self._load(life, record.parse().payload)
+            held = self._load(life, brought.record.parse().payload)
         self._held[life.rollout_id] = held
         return held
 
@@ -219,20 +243,39 @@ class Holder(ABC, Generic[State]):
 
     def _drop_brought(self, life: Life) -> None:
         """What a restore has brought ends with the life that continues it, though that never came here for it."""
-        record = self._brought.get(life.rollout_id)
-        if record is not None and position(record.life) <= position(life):
-            del self._brought[life.rollout_id]
+        brought = self._brought.get(life.rollout_id)
+        if brought is not None and position(brought.record.life) <= position(life):
+            self._forget_brought(life.rollout_id)
+
+    def _forget_brought(self, rollout_id: str) -> None:
+        del self._brought[rollout_id]
 
     async def stop(self, life: Life) -> None:
-        """Cancel a life's work, wait until it has stopped, free its state."""
+        """Cancel a life's work, wait until it has stopped, free its state; let it go where it does not listen."""
         held = self._held.get(life.rollout_id)
         if held is None or held.life != life:
             held = self._stopping.get(life)
         if held is not None:
+            await self._stop_all([held], STOP_TIMEOUT_S)
+
+    async def _stop_all(self, ending: Sequence[Held[State]], timeout_s: float) -> set[Life]:
+        """Stop these, under one limit; gives those whose work did not listen. Nothing waits for such work any more."""
+        async for held in in_turns(ending):
             held.stop()
-            if held.scopes:
-                await held.idle.wait()
-            self._release(held)
+            if not held.scopes:
+                self._release(held)
+        left = [held for held in ending if not held.freed]
+        with anyio.move_on_after(timeout_s):
+            for held in left:
+                if held.scopes:
+                    await held.idle.wait()
+                self._release(held)
+        deaf = {held.life for held in left if held.scopes}
+        for held in left:
+            self._let_go(held)
+        if deaf:
+            self.gate.forget(deaf)
+        return deaf
 
     def _release(self, held: Held[State]) -> None:
         self._stopping.pop(held.life, None)
@@ -254,23 +297,17 @@ class Holder(ABC, Generic[State]):
 
     async def retire(self, lives: Sequence[Life], timeout_s: float) -> list[Life]:
         """Fence and stop these lives, free their state; those that did not stop in time stay fenced."""
-        for life in lives:
+        ending: dict[Life, Held[State]] = {}
+        async for life in in_turns(lives):
             self.fences.fence(life)
             self._drop_brought(life)
-        left = set(lives)
-
-        async def stop(life: Life) -> None:
             held = self._held.get(life.rollout_id)
-            await self.stop(held.life if held and position(held.life) < position(life) else life)
-            left.discard(life)
-
-        with anyio.move_on_after(timeout_s):
-            async with anyio.create_task_group() as group:
-                for life in lives:
-                    group.start_soon(stop, life)
-        for held in [held for held in self._held.values() if held.stopped]:
-            self._let_go(held)
-        return [life for life in lives if life in left]
+            if held is None or position(held.life) > position(life):
+                held = self._stopping.get(life)
+            if held is not None:
+                ending[life] = held
+        deaf = await self._stop_all(list(ending.values()), timeout_s)
+        return [life for life in lives if life in ending and ending[life].life in deaf]
 
     # What the control plane asks
 
@@ -293,8 +330,8 @@ class Holder(ABC, Generic[State]):
 
     def brought(self, rollout_id: str) -> Any:
         """The payload that a restore has brought for a rollout whose next life is still to come; None without one."""
-        record = self._brought.get(rollout_id)
-        return record and record.parse().payload
+        brought = self._brought.get(rollout_id)
+        return brought and brought.record.parse().payload
 
     def counts(self) -> dict[str, int]:
         """For the status."""
@@ -307,7 +344,13 @@ class Holder(ABC, Generic[State]):
         }
 
     def raise_floor(self, floor: Floor) -> None:
-        """End what is below the floor, and forget its fences."""
+        """End what is below the floor, and forget its fences.
+
+        What a restore has brought ends with the epoch of the restore: it is for a life of that epoch.
+        """
+        if floor.epoch > self.fences.floor.epoch:
+            for rollout_id in [key for key, brought in self._brought.items() if brought.epoch < floor.epoch]:
+                self._forget_brought(rollout_id)
         for life in self.fences.raise_floor(floor):
             held = self._held.get(life.rollout_id)
             if held is not None and held.life == life:
@@ -316,18 +359,21 @@ class Holder(ABC, Generic[State]):
     def check_export(self) -> None:
         """Nothing to refuse by default."""
 
-    async def freeze(self, scope: Collection[Life]) -> None:
+    async def freeze(self, scope: Collection[Life] | None = None) -> None:
         """Nothing to make ready by default."""
 
-    def export(self, scope: Collection[Life]) -> Export:
-        """The scope's records and tallies at this point in time."""
-        held = [h for h in self._held.values() if h.life in scope and not h.stopped]
+    def thaw(self) -> None:
+        """Nothing was made ready by default."""
+
+    async def export(self, scope: Collection[Life]) -> Export:
+        """The scope's records and tallies; everything stands still."""
+        held = [h async for h in in_turns(list(self._held.values())) if h.life in scope and not h.stopped]
         captured = held if self.modes.checkpoint_mode != "restart" else []
         waiting = self._waiting(scope)
         # Made as they are written, a batch at a time: everything stands still, so they cannot change meanwhile.
         payloads = (Record(h.life, self.dump(h)) for h in captured)
         raw = (r if r.life == life else Record(life, r.parse().payload) for life, r in waiting)
-        return Export(chain(payloads, raw), self._tallies(held, waiting))
+        return Export(chain(payloads, raw), await self._tallies(held, waiting))
 
     def _waiting(self, scope: Collection[Life]) -> list[tuple[Life, RawRecord]]:
         """Restored records of the scope, each with its life there.
@@ -336,22 +382,24 @@ class Holder(ABC, Generic[State]):
         that is to take up here must not be missing.
         """
         lives = {life.rollout_id: life for life in scope} if self._brought else {}
-        found = ((lives.get(rollout_id), record) for rollout_id, record in self._brought.items())
+        found = ((lives.get(rollout_id), brought.record) for rollout_id, brought in self._brought.items())
         return [(life, r) for life, r in found if life and (life == r.life or life.attempt == r.life.attempt + 1)]
 
-    def _tallies(self, held: Sequence[Held[State]], waiting: Sequence[tuple[Life, RawRecord]]) -> list[PairTally]:
-        triples: dict[str, list[tuple[Life, str, int]]] = {}
-        for h in held:
+    async def _tallies(self, held: Sequence[Held[State]], waiting: Sequence[tuple[Life, RawRecord]]) -> list[PairTally]:
+        sums: dict[str, Sum] = {}
+        async for h in in_turns(held):
             for (peer, session), count in h.waited.items():
-                triples.setdefault(peer, []).append((h.life, session, count))
-        for life, record in waiting:
+                sums[peer] = sums.get(peer, NOTHING).add(h.life, session, count)
+        async for life, record in in_turns(waiting):
             for peer, session, count in record.parse().payload["waited"]:
-                triples.setdefault(peer, []).append((life, session, count))
-        return [_tally(peer, Sum.of(found)) for peer, found in sorted(triples.items())]
+                sums[peer] = sums.get(peer, NOTHING).add(life, session, count)
+        return [_tally(peer, total) for peer, total in sorted(sums.items())]
 
     # A restore
 
-    async def stage(self, scope: Collection[Life], records: AsyncIterator[RawRecord], state: Sequence[Any]) -> int:
+    async def stage(
+        self, scope: Collection[Life], records: AsyncIterator[RawRecord], state: Sequence[Any], *, epoch: int
+    ) -> int:
         """Keep the scope's records beside what is live; a kind may import them at once."""
         self._staged = {}
         self._restoring = frozenset(life.rollout_id for life in scope)
@@ -359,37 +407,43 @@ class Holder(ABC, Generic[State]):
         async for record in records:
             if record.life not in scope:
                 raise ParticipantError(Code.SCOPE_MISMATCH, f"{record.life} is not in the scope of the restore")
-            await self.import_now(record)
-            self._staged[record.life.rollout_id] = record
-            if len(self._staged) % STAGE_BATCH == 0:
+            self._staged[record.life.rollout_id] = Brought(record, epoch)
+            if len(self._staged) % BATCH == 0:
                 await anyio.lowlevel.checkpoint()
+        await self.import_now([staged.record for staged in self._staged.values()])
         return len(self._staged)
 
     def activate(self) -> None:
         """Install what was staged: it stays parked until its rollout's next life is dispatched."""
-        for rollout_id, record in self._staged.items():
+        for rollout_id, staged in self._staged.items():
             held = self._held.get(rollout_id)
             if held is not None:
                 self._let_go(held)
                 self.fences.fence(held.life)
-            self.fences.fence(record.life)
-            self._brought[rollout_id] = record
+            self.fences.fence(staged.record.life)
+            if rollout_id in self._brought:
+                self._replaced[rollout_id] = self._brought[rollout_id]
+            self._brought[rollout_id] = staged
 
     def settle(self) -> None:
         """The restore succeeded everywhere."""
         self._end_restore()
 
     async def discard(self) -> None:
-        """Drop what was staged or what the open restore has installed."""
-        for rollout_id, record in self._staged.items():
-            if self._brought.get(rollout_id) is record:
+        """Drop what was staged or what the open restore has installed, and put back what that had replaced."""
+        for rollout_id, staged in self._staged.items():
+            if self._brought.get(rollout_id) is staged:
                 del self._brought[rollout_id]
+        self._brought.update(self._replaced)
         self._end_restore()
 
     def _end_restore(self) -> None:
-        self._staged = {}
+        self._staged, self._replaced = {}, {}
         self._restoring = frozenset()
         self._settled.set()
+
+
+NOTHING = Sum()
 
 
 def _tally(peer: str, total: Sum) -> PairTally:

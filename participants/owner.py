@@ -8,6 +8,7 @@ from store import Life, RawRecord, Record
 
 from .fences import Floor
 from .gate import Gate
+from .hooks import Hooks
 from .wire import Blocker, Modes, PairTally
 
 
@@ -23,7 +24,7 @@ class Export:
 
 
 class Owner(Protocol):
-    """Owns the state of one participant process. Only `freeze`, `stage`, `discard` and `retire` take long."""
+    """Owns the state of one participant process. What is not `async` must be quick for all of its lives."""
 
     @property
     def kind(self) -> str:
@@ -41,8 +42,12 @@ class Owner(Protocol):
     def gate(self) -> Gate:
         """Its admission."""
 
+    @property
+    def author_hooks(self) -> Hooks:
+        """Where its author's hooks run; the control plane opens it."""
+
     def blockers(self, limit: int) -> tuple[list[Blocker], int]:
-        """The oldest `limit` of what a prepare waits for, and the number of all."""
+        """The oldest `limit` of what a prepare waits for, `freeze` included, and the number of all."""
 
     def restarts(self) -> Collection[Life]:
         """Live lives that cannot be captured; complete."""
@@ -59,16 +64,25 @@ class Owner(Protocol):
     def check_export(self) -> None:
         """Refuse a commit that cannot be exact now, as while a model call inside a waited-for step is in flight."""
 
-    async def freeze(self, scope: Collection[Life]) -> None:
-        """Make ready what `export` is to write of the scope, where that takes long or needs an author's async hook."""
+    async def freeze(self, scope: Collection[Life] | None = None) -> None:
+        """Make ready what `export` is to write, where that takes long or needs an author's async hook.
 
-    def export(self, scope: Collection[Life]) -> Export:
-        """The scope's state at this point in time. Made in one piece, without await."""
+        A prepare asks for it once all stands still, of every life, so that `restarts` can name what has no export. A
+        commit asks again for its scope: what is ready already is not made twice. May be cancelled at any time.
+        """
 
-    async def stage(self, scope: Collection[Life], records: AsyncIterator[RawRecord], state: Sequence[Any]) -> int:
+    def thaw(self) -> None:
+        """The round is over: let go of what was made ready."""
+
+    async def export(self, scope: Collection[Life]) -> Export:
+        """The scope's state. All stands still, so that it is that of one point in time."""
+
+    async def stage(
+        self, scope: Collection[Life], records: AsyncIterator[RawRecord], state: Sequence[Any], *, epoch: int
+    ) -> int:
         """Read, check and import the scope's records beside what is live; returns how many there were.
 
-        `state` has the own state of every process that wrote the checkpoint.
+        `state` has the own state of every process that wrote the checkpoint, `epoch` is that of the restore.
         """
 
     def activate(self) -> None:
@@ -78,7 +92,7 @@ class Owner(Protocol):
         """The restore succeeded everywhere: what it brought is now simply live, parked until it is dispatched."""
 
     async def discard(self) -> None:
-        """Drop what was staged, or what an open restore has installed."""
+        """Drop what was staged, or what an open restore has installed, and put back what it had replaced."""
 
     async def retire(self, lives: Sequence[Life], timeout_s: float) -> list[Life]:
         """Fence and stop these lives, wait until they have stopped, free their state; returns those not stopped."""

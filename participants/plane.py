@@ -17,10 +17,13 @@ from functools import partial
 from typing import Any
 
 import anyio
+from anyio.abc import TaskGroup
 
 from store import (
     Agreement,
+    Checkpoint,
     CheckpointId,
+    Life,
     Parent,
     ParticipantCommit,
     ProcessName,
@@ -54,12 +57,15 @@ from .wire import (
     Resume,
     Retire,
     Retired,
+    RoundCall,
     Stage,
     Status,
 )
 
 MAX_REPORTED_BLOCKERS = 20
 MAX_KEPT_ERRORS = 10
+STOP_TIMEOUT_S = 5.0
+"""How long an abort waits for work that does not listen, such as a thread that hangs in a file system."""
 
 log = logging.getLogger("midflight.control")
 
@@ -81,8 +87,9 @@ class ControlPlane:
         self._clock = clock
         self._process = ProcessName(owner.kind, owner.name, process)
         self._one_at_a_time = anyio.Lock()
-        self._work: anyio.CancelScope | None = None
-        self._stopped = anyio.Event()
+        self._group: TaskGroup | None = None
+        self._work: _Work | None = None
+        self._parking = _Parking()
         self._lease_changed = anyio.Event()
         self._errors: deque[str] = deque(maxlen=MAX_KEPT_ERRORS)
         self.book = Book(secrets.token_hex(16), store.run_id if store else None)
@@ -92,10 +99,12 @@ class ControlPlane:
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator["ControlPlane"]:
-        """Watch the lease while the context is open."""
-        async with anyio.create_task_group() as group:
+        """Watch the lease, and own the tasks of hooks, while the context is open."""
+        async with anyio.create_task_group() as group, self._owner.author_hooks.open():
+            self._group = group
             group.start_soon(self._watch_lease)
             yield self
+            self._group = None
             group.cancel_scope.cancel()
 
     # What is asked of any phase
@@ -149,20 +158,43 @@ class ControlPlane:
     # A checkpoint
 
     async def prepare(self, call: Prepare) -> Prepared:
-        """Close admission and wait until the work is parked, or say what is in the way."""
+        """Close admission and wait until the work is parked and frozen, or say what is in the way."""
         if self.book.prepare(call, self._clock()):
             self._owner.gate.close()
+            self._begin_parking()
         self._take_floor(call)
         self._lease_changed.set()
         with anyio.move_on_after(call.timeout_s):
+            await self._parking.done.wait()
             await self._owner.gate.wait_quiet()
         self._check_still(call.round, CHECKPOINT_PHASES)
+        if self._parking.error is not None:
+            raise self._parking.error
         blockers, count = self._owner.blockers(MAX_REPORTED_BLOCKERS)
-        if count:
+        if count or not self._parking.done.is_set():
             return Prepared(prepared=False, blockers=tuple(blockers), blocker_count=count)
         restarts = tuple(self._owner.restarts())
         self.book.parked(frozenset(restarts))
         return Prepared(prepared=True, restarts=restarts)
+
+    def _begin_parking(self) -> None:
+        """One task a round, which every repeat of its prepare waits for."""
+        if self._group is None:
+            raise RuntimeError("the control plane is used outside its run()")
+        self._parking = _Parking()
+        self._group.start_soon(self._park, self._parking)
+
+    async def _park(self, parking: "_Parking") -> None:
+        try:
+            await self._interruptible(self._freeze_all)
+        except ParticipantError as error:
+            parking.error = error
+        finally:
+            parking.done.set()
+
+    async def _freeze_all(self) -> None:
+        await self._owner.gate.wait_quiet()
+        await self._owner.freeze()
 
     async def commit(self, call: Commit) -> Committed:
         """Write the scope's records and this process's manifest."""
@@ -176,9 +208,11 @@ class ControlPlane:
             return answer
 
     async def _write(self, call: Commit) -> Committed:
-        await self._owner.freeze(frozenset(call.scope))
+        scope = frozenset(call.scope)
+        await self._owner.freeze(scope)  # Once more: a call inside a waited-for step may have changed something.
+        self._check_restarts(scope)
+        export = await self._owner.export(scope)
         self._owner.check_export()
-        export = self._owner.export(frozenset(call.scope))
         store = self._need_store()
         parent = await load_parent(store, call.parent, self._owner.kind, self._owner.name) if call.parent else None
         receipt = await self._commit(store, call.round, parent).run(
@@ -186,6 +220,11 @@ class ControlPlane:
         )
         written = receipt.manifest.size + receipt.manifest.blob_bytes
         return Committed(manifest=receipt.ref, bytes_written=written, tallies=tuple(export.tallies))
+
+    def _check_restarts(self, scope: frozenset[Life]) -> None:
+        if late := [str(life) for life in self._owner.restarts() if life in scope]:
+            message = f"{len(late)} lives of the scope have become restarts since the prepare at {self._process}"
+            raise ParticipantError(Code.RESTART_IN_SCOPE, message, {"lives": late[:20]})
 
     def _commit(self, store: Store, round_: CheckpointId, parent: Parent | None) -> ParticipantCommit:
         def guard() -> None:
@@ -210,11 +249,12 @@ class ControlPlane:
         async with self._one_at_a_time:
             if self.book.stage(call):
                 self._take_floor(call)
-                await self._restoring(partial(self._read, call), Event.ALL_STAGED)
+                await self._restoring(call, partial(self._read, call), Event.ALL_STAGED)
             return Done(phase=self.book.phase, count=len(call.scope))
 
     async def _read(self, call: Stage) -> None:
         checkpoint = await open_checkpoint(self._need_store(), call.checkpoint)
+        _check_complete(checkpoint, call)
         if missing := set(call.scope).difference(checkpoint.manifest.scope):
             raise ParticipantError(Code.SCOPE_MISMATCH, f"{min(missing)} is not in the scope of {checkpoint!r}")
         shares = checkpoint.shares(self._owner.kind, self._owner.name)
@@ -222,25 +262,25 @@ class ControlPlane:
         state = [await checkpoint.process_state(share) for share in shares]
         rollouts = {life.rollout_id for life in call.scope}
         async with checkpoint.raw_records(shares, shard=Shard(*call.shard), rollouts=rollouts) as records:
-            await self._owner.stage(frozenset(call.scope), records, state)
+            await self._owner.stage(frozenset(call.scope), records, state, epoch=call.epoch)
 
     async def activate(self, call: Activate) -> Done:
         """Install what was staged; calls of the scope's rollouts are held until resume, other lives go on."""
         async with self._one_at_a_time:
             if self.book.activate(call):
-                await self._restoring(self._install, Event.ACTIVATED)
+                await self._restoring(call, self._install, Event.ACTIVATED)
             return Done(phase=self.book.phase)
 
     async def _install(self) -> None:
         self._owner.activate()
 
-    async def _restoring(self, work: Callable[[], Any], then: Event) -> None:
+    async def _restoring(self, call: RoundCall, work: Callable[[], Any], then: Event) -> None:
         try:
             await self._interruptible(work)
         except BaseException:
-            self.book.restore_moved(Event.FAIL)
+            self.book.restore_moved(call, Event.FAIL)
             raise
-        self.book.restore_moved(then)
+        self.book.restore_moved(call, then)
 
     # Endings
 
@@ -267,15 +307,18 @@ class ControlPlane:
         """End the open round once its work has stopped; a repeat of the abort may have done so meanwhile."""
         round_ = self.book.round
         if self._work is not None:
-            self._work.cancel()
-            await self._stopped.wait()
+            self._work.scope.cancel()
+            with anyio.move_on_after(STOP_TIMEOUT_S):
+                await self._work.done.wait()
         if self.book.round == round_ and self.book.phase in RESTORE_PHASES:
             await self._owner.discard()
         if self.book.round == round_ and round_ is not None:
             self._reopen("aborted")
 
     def _reopen(self, ending: Ending) -> None:
+        self._leave_work()
         self.book.ended(ending)
+        self._owner.thaw()
         self._owner.gate.reopen()
         self._lease_changed.set()
 
@@ -289,12 +332,15 @@ class ControlPlane:
                 self._expire()
 
     def _expire(self) -> None:
-        """Reopen at once. A commit may hang where it cannot be cancelled: its guard keeps it from ever being sealed."""
+        """Reopen at once."""
         self._errors.append(f"the lease of round {self.book.round} ran out; reopened")
-        if self._work is not None:
-            self._work.cancel()
-            self._work = None
         self._reopen("lease_expired")
+
+    def _leave_work(self) -> None:
+        """Wait no more. A commit may hang where it cannot be cancelled: its guard keeps it from ever being sealed."""
+        if self._work is not None:
+            self._work.scope.cancel()
+            self._work, self._one_at_a_time = None, anyio.Lock()
 
     # How work is run
 
@@ -314,10 +360,9 @@ class ControlPlane:
 
     async def _interruptible(self, work: Callable[[], Any]) -> Any:
         """Run one operation so that abort and lease can cancel it. Foreign errors get their wire form here."""
-        done = anyio.Event()
-        self._stopped = done
+        running = self._work = _Work()
         try:
-            with anyio.CancelScope() as self._work:
+            with running.scope:
                 return await work()
             raise ParticipantError(Code.STALE_ROUND, "the round was aborted, or its lease ran out, meanwhile")
         except StoreError as error:
@@ -330,8 +375,33 @@ class ControlPlane:
             self._errors.append(repr(error))
             raise ParticipantError(Code.INTERNAL, f"{self._process} raised {error!r:.300}") from error
         finally:
-            self._work = None
-            done.set()
+            if self._work is running:
+                self._work = None
+            running.done.set()
+
+
+class _Work:
+    """The operation that goes on."""
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self.done = anyio.Event()
+
+
+class _Parking:
+    """The way to the standstill of one round."""
+
+    def __init__(self) -> None:
+        self.done = anyio.Event()
+        self.error: ParticipantError | None = None
+
+
+def _check_complete(checkpoint: Checkpoint, call: Stage) -> None:
+    """A rollout is restored at all of its participants or at none."""
+    named = {f"{process.name.kind}.{process.name.name}" for process in checkpoint.processes}
+    if call.participants is not None and (absent := sorted(named.difference(call.participants))):
+        message = f"{checkpoint!r} has {', '.join(absent)}, and the fleet that restores it has not"
+        raise ParticipantError(Code.SCOPE_MISMATCH, message, {"absent": absent})
 
 
 def _agreement(tally: PairTally) -> Agreement:

@@ -77,7 +77,7 @@ class ResourcesServer(SessionHolder):
 
     async def handle(self, request: Request) -> Reply:
         """Serve one data call."""
-        await self._close_freed()
+        await self._close_freed(0)  # Others' sessions: this call does not wait for them.
         if request.life is None:
             return await self._handle_without_life(request)
         held = await self.enter(request.life, creates=request.route in (SEED, CLOSE))

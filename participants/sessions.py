@@ -45,11 +45,11 @@ class ResourcesSession:
     lost: str = ""
     """Why its state is not known any more."""
     unexportable: str = ""
-    """Why a commit could not export it: its life is a restart from then on, and goes on otherwise."""
+    """Why it could not be exported: its life is a restart from then on, and goes on otherwise."""
     frozen: Any = None
     """Its export as a verify of mode `replay` found it; that is what commits write until it changes again."""
     exported: Any = None
-    """Its export, made ready for the commit that is going on."""
+    """Its export, made ready for the commit of the open round."""
     lock: anyio.Lock = field(default_factory=anyio.Lock)
 
     def __repr__(self) -> str:
@@ -61,6 +61,11 @@ class ResourcesSession:
             why = self.lost or "it was never seeded"
             raise ParticipantError(Code.LOST_SESSION, f"session {self.session_id} cannot be used: {why}")
         return self
+
+    @property
+    def to_export(self) -> bool:
+        """Whether a checkpoint is to write it and its export is still to be made."""
+        return self.seeded and not (self.lost or self.unexportable) and self.frozen is None and self.exported is None
 
     def changed(self) -> None:
         """A call has changed it with success."""

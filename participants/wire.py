@@ -134,6 +134,8 @@ class Stage(RoundCall):
     """The lives, as the checkpoint has them, that are to be restored."""
     shard: tuple[int, int] = (0, 1)
     """Which of how many processes this is, where a restore spreads records over several."""
+    participants: tuple[str, ...] | None = None
+    """`<kind>.<name>` of all that take part, of which the checkpoint must name no other; None to leave that open."""
 
 
 class Activate(RoundCall):

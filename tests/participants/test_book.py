@@ -61,13 +61,13 @@ def book(phase: Phase = Phase.IDLE, k: int = 2) -> Book:
 def _restore_to(made: Book, phase: Phase, k: int) -> None:
     made.stage(stage(k))
     if phase is Phase.RESTORE_FAILED:
-        made.restore_moved(Event.FAIL)
+        made.restore_moved(stage(k), Event.FAIL)
     elif phase is not Phase.STAGING:
-        made.restore_moved(Event.ALL_STAGED)
+        made.restore_moved(stage(k), Event.ALL_STAGED)
         if phase is not Phase.STAGED:
             made.activate(Activate(**call(k)))
         if phase is Phase.RESTORED:
-            made.restore_moved(Event.ACTIVATED)
+            made.restore_moved(stage(k), Event.ACTIVATED)
 
 
 def closed_by(end: str) -> Book:
@@ -359,11 +359,25 @@ def test_activate_needs_staged_and_repeats_once_restored(phase: Phase) -> None:
 
 
 def test_a_step_of_an_aborted_restore_moves_nothing() -> None:
-    """It may end after the abort was answered."""
+    """It may end after the abort was answered, and also in a later round."""
     made = book(Phase.STAGING)
     made.ended("aborted")
-    made.restore_moved(Event.ALL_STAGED)
+    made.restore_moved(stage(), Event.ALL_STAGED)
     assert made.phase is Phase.IDLE
+    made.stage(stage(3))
+    made.restore_moved(stage(), Event.ALL_STAGED)
+    assert made.phase is Phase.STAGING
+
+
+def test_a_commit_that_ends_in_a_later_round_moves_nothing() -> None:
+    """Work that did not listen to an abort says nothing of the commit that goes on."""
+    made = book(Phase.COMMITTING)
+    made.ended("lease_expired")
+    made.prepare(prepare(3), 0)
+    made.parked(frozenset())
+    made.commit(commit(3), 1)
+    made.commit_ended(commit(), None)
+    assert made.phase is Phase.COMMITTING
 
 
 @pytest.mark.parametrize("phase", Phase)

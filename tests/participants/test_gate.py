@@ -301,9 +301,9 @@ async def test_a_step_of_a_life_that_did_not_stop_is_waited_for_no_more() -> Non
         group.start_soon(stubborn)
         await settle()
         assert gate.in_flight(10)[1] == 1
-        gate.forget(OTHER)
+        gate.forget({OTHER})
         assert gate.in_flight(10)[1] == 1
-        gate.forget(LIFE)
+        gate.forget({LIFE})
         await gate.wait_quiet()
         pause.released.set()
     assert gate.in_flight(10) == ([], 0)

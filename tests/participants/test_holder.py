@@ -1,6 +1,6 @@
 """Holders: lives and their fences, work that is stopped, restores that are taken up, retiring; with a real notebook."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 import anyio
@@ -45,7 +45,7 @@ async def stream(*records: RawRecord) -> AsyncIterator[RawRecord]:
 
 async def restored(owner: Notebook, *records: RawRecord) -> None:
     """A whole restore of these records."""
-    await owner.stage({record.life for record in records}, stream(*records), [])
+    await owner.stage({record.life for record in records}, stream(*records), [], epoch=2)
     owner.activate()
     owner.settle()
 
@@ -261,7 +261,7 @@ async def test_a_restored_rollout_waits_for_its_next_life_and_is_exported_unchan
     owner, record = Notebook(), raw(LIFE, payload("a"))
     await restored(owner, record)
     assert owner.counts()["restored"] == 1
-    assert list(owner.export({LIFE}).records) == [record]
+    assert list((await owner.export({LIFE})).records) == [record]
     await refused(owner, LIFE, creates=True)
     await refused(owner, Life("r0", 2, 2, 0))
     assert await owner.write(NEXT, "b") == ["a", "b"]
@@ -301,7 +301,7 @@ async def test_calls_of_a_rollout_wait_while_it_is_restored_and_others_go_on() -
     """They begin once the restore has settled, or was discarded."""
     for end in ("settle", "discard"):
         owner, done = Notebook(), anyio.Event()
-        await owner.stage({LIFE}, stream(raw(LIFE, payload("a"))), [])
+        await owner.stage({LIFE}, stream(raw(LIFE, payload("a"))), [], epoch=2)
 
         async def write(owner: Notebook = owner, done: anyio.Event = done) -> None:
             await owner.write(NEXT, "b", creates=True)
@@ -327,7 +327,7 @@ async def test_a_discard_leaves_nothing_of_a_restore() -> None:
     owner, other = Notebook(), Life("r1", 1, 0, 1)
     await restored(owner, raw(other, payload("other")))
     for activated in (False, True):
-        await owner.stage({LIFE}, stream(raw(LIFE, payload("a"))), [])
+        await owner.stage({LIFE}, stream(raw(LIFE, payload("a"))), [], epoch=2)
         if activated:
             owner.activate()
         await owner.discard()
@@ -335,11 +335,38 @@ async def test_a_discard_leaves_nothing_of_a_restore() -> None:
         await refused(owner, NEXT)
 
 
+@pytest.mark.fault(42)
+async def test_a_discard_puts_back_what_the_restore_had_replaced() -> None:
+    """The rollout is what the earlier restore has made of it: its next life takes that up, and it is exported again."""
+    owner, later = Notebook(), next_life(LIFE, 2)
+    await restored(owner, raw(LIFE, payload("a")))
+    for record in (raw(LIFE, payload("other")), raw(later, payload("a", "b"))):
+        await owner.stage({record.life}, stream(record), [], epoch=3)
+        owner.activate()
+        await owner.discard()
+        assert owner.brought("r0") == payload("a")
+    assert [r.life for r in (await owner.export({LIFE})).records] == [LIFE]
+    assert await owner.write(next_life(LIFE, 4), "c") == ["a", "c"]
+
+
+@pytest.mark.fault(54)
+async def test_what_a_restore_has_brought_ends_with_its_epoch() -> None:
+    """It is for a life of that epoch: rising within it the floor leaves it alone, past it nobody could take it up."""
+    owner = Notebook()
+    owner.raise_floor(Floor(2, 0))
+    await restored(owner, raw(LIFE, payload("a")))
+    owner.raise_floor(Floor(2, 7))
+    assert owner.counts()["restored"] == 1
+    owner.raise_floor(Floor(3, 0))
+    assert owner.counts()["restored"] == 0
+    await refused(owner, next_life(LIFE, 3))
+
+
 async def test_a_record_that_is_not_in_the_scope_is_refused() -> None:
     """Another life of the rollout is not the one that was asked for."""
     owner = Notebook()
     with pytest.raises(ParticipantError) as caught:
-        await owner.stage({NEWER}, stream(raw(LIFE, payload())), [])
+        await owner.stage({NEWER}, stream(raw(LIFE, payload())), [], epoch=2)
     assert caught.value.code is Code.SCOPE_MISMATCH
 
 
@@ -356,7 +383,7 @@ async def test_a_record_that_fails_when_it_is_taken_up_is_named(bad: Any) -> Non
     assert "r0 at agent.main" in caught.value.message
 
 
-async def _nothing(record: RawRecord) -> None:
+async def _nothing(records: Sequence[RawRecord]) -> None:
     """Import lazily, as kinds that parse at first use do."""
 
 
@@ -378,13 +405,13 @@ async def test_an_export_has_the_scope_and_its_tallies() -> None:
     await owner.write(other, "b", creates=True, peer="resources.main")
     waited = [["resources.main", "s", 2], ["model.main", "", 1]]
     await restored(owner, raw(LIFE, payload("a", waited=waited)))
-    export = owner.export({LIFE, other})
+    export = await owner.export({LIFE, other})
     assert [record.life for record in export.records] == [other, LIFE]
     assert [(tally.kind, tally.name, tally.count) for tally in export.tallies] == [
         ("model", "main", 1),
         ("resources", "main", 2),
     ]
-    assert list(owner.export(set()).records) == []
+    assert list((await owner.export(set())).records) == []
 
 
 async def test_a_restart_only_holder_exports_no_records() -> None:
@@ -393,7 +420,7 @@ async def test_a_restart_only_holder_exports_no_records() -> None:
     owner.modes = Modes(checkpoint_mode="restart")
     await owner.write(LIFE, "a", creates=True)
     assert owner.restarts() == [LIFE]
-    assert list(owner.export({LIFE}).records) == []
+    assert list((await owner.export({LIFE})).records) == []
 
 
 async def test_its_repr_says_what_it_holds() -> None:

@@ -190,10 +190,10 @@ async def test_a_commit_that_cannot_be_cancelled_does_not_keep_a_participant_clo
                 await refused(at.renew(), Code.LEASE_EXPIRED)
             assert (at.phase, at.owner.gate.closed) == ("idle", False)
             assert (await at.prepare(2)).prepared
+            del at.owner.hooks["freeze"]
+            assert (await at.commit(2)).manifest.records == 1
             pause.released.set()
-        assert commit.code is Code.STALE_ROUND
-        del at.owner.hooks["freeze"]
-        assert (await at.commit(2)).manifest.records == 1
+        assert (commit.code, at.phase) == (Code.STALE_ROUND, "prepared")
 
 
 async def test_abort_cancels_a_running_commit_and_answers_when_it_has_stopped() -> None:
@@ -212,6 +212,54 @@ async def test_abort_cancels_a_running_commit_and_answers_when_it_has_stopped() 
             assert [abort.answer.phase for abort in aborts] == ["idle", "idle"]
         assert [commit.code for commit in commits] == [Code.STALE_ROUND] * 2
         assert not any("manifest" in name for name in at.store.backend.space.objects)  # type: ignore[attr-defined]
+
+
+@pytest.mark.fault(50)
+async def test_an_abort_waits_only_so_long_for_work_that_does_not_listen() -> None:
+    """Then it answers all the same; the next round is taken, and what was left behind changes nothing of it."""
+    async with desk() as at:
+        await at.owner.write(LIFE, "a", creates=True)
+        pause = at.owner.hooks["freeze"] = Pause(shielded=True)
+        await at.prepare()
+        async with beside(at.commit()) as [commit]:
+            await pause.reached.wait()
+            async with beside(at.abort()) as [abort]:
+                await push(5)
+                await abort.done.wait()
+            assert (abort.answer.phase, at.owner.gate.closed) == ("idle", False)
+            del at.owner.hooks["freeze"]
+            await at.prepare(2)
+            assert (await at.commit(2)).manifest.records == 1
+            pause.released.set()
+        assert (commit.code, at.phase) == (Code.STALE_ROUND, "prepared")
+
+
+async def test_a_prepare_whose_freeze_fails_says_so_each_time_until_it_is_aborted() -> None:
+    """A defect of a participant: it is named in the status, and the next round begins anew."""
+    async with desk() as at:
+        at.owner.hooks["park"] = failing(ZeroDivisionError("planted"))
+        for _ in range(2):
+            assert "planted" in (await refused(at.prepare(), Code.INTERNAL)).message
+        assert "planted" in at.plane.status().last_errors[-1]
+        await at.abort()
+        del at.owner.hooks["park"]
+        assert (await at.prepare(2)).prepared
+
+
+@pytest.mark.fault(36, 51)
+@pytest.mark.parametrize("end", ["abort", "resume", "lease"])
+async def test_a_freeze_that_goes_on_is_no_standstill_and_ends_with_its_round(end: str) -> None:
+    """The prepare answers at its deadline that it is not prepared, though nobody is named."""
+    async with desk() as at:
+        pause = at.owner.hooks["park"] = Pause()
+        async with beside(at.prepare()) as [asked]:
+            await pause.reached.wait()
+            await push(5)
+        assert (asked.answer.prepared, asked.answer.blocker_count, at.phase) == (False, 0, "preparing")
+        await (push(31) if end == "lease" else getattr(at, end)())
+        assert (at.phase, at.owner.gate.closed) == ("idle", False)
+        pause.released.set()
+        assert (await at.prepare(2)).prepared
 
 
 async def test_a_failed_commit_leaves_prepared_and_may_be_tried_again() -> None:

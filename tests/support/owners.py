@@ -106,7 +106,9 @@ async def _pass(pauses: dict[str, Pause], key: str) -> None:
 
 
 class Notebook(Holder[list[str]]):
-    """Keeps a list of notes a life; `hooks` are awaited at `freeze`, `import`, `discard` and each `write`."""
+    """Keeps a list of notes a life; `hooks` are awaited at `park` (the freeze of a prepare), `freeze` (that
+    of a commit), `import`, `discard` and each `write`.
+    """
 
     def __init__(self, kind: str = "agent", name: str = "main", *, gate: Gate | None = None) -> None:
         super().__init__(name, gate=gate)
@@ -128,12 +130,13 @@ class Notebook(Holder[list[str]]):
     def free_state(self, held: Held[list[str]]) -> None:
         self.freed.append(held.life)
 
-    async def import_now(self, record: RawRecord) -> None:
-        await self._at("import")
-        self.import_state(record.parse().payload["state"])
+    async def import_now(self, records: Sequence[RawRecord]) -> None:
+        for record in records:
+            await self._at("import")
+            self.import_state(record.parse().payload["state"])
 
-    async def freeze(self, scope: Collection[Life]) -> None:
-        await self._at("freeze")
+    async def freeze(self, scope: Collection[Life] | None = None) -> None:
+        await self._at("park" if scope is None else "freeze")
 
     async def discard(self) -> None:
         await self._at("discard")

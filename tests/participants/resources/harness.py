@@ -136,7 +136,7 @@ async def checkpoint(server: ResourcesServer, scope: Collection[Life]) -> list[R
     """What a commit would write, as lines."""
     await server.freeze(scope)
     server.check_export()
-    return [_raw(record) for record in server.export(scope).records]
+    return [_raw(record) for record in (await server.export(scope)).records]
 
 
 def _raw(record: Record | RawRecord) -> RawRecord:
@@ -154,6 +154,6 @@ async def restore(server: ResourcesServer, records: Iterable[RawRecord]) -> None
         for record in records:
             yield record
 
-    await server.stage({record.life for record in records}, each(), [])
+    await server.stage({record.life for record in records}, each(), [], epoch=2)
     server.activate()
     server.settle()

@@ -9,6 +9,7 @@ import pytest
 
 from participants.data import CallId, Reply, Request
 from participants.errors import Code, ParticipantError
+from participants.fences import Floor
 from participants.resources import ResourcesServer
 from participants.sessions import ResourcesSession
 from participants.tally import Sum
@@ -66,7 +67,7 @@ async def test_an_export_is_a_point_in_time() -> None:
     call = Caller(server)
     await call("/seed_session", {"words": ["a"]})
     await server.freeze({LIFE})
-    [record] = server.export({LIFE}).records
+    [record] = (await server.export({LIFE})).records
     await call("/add", {"word": "b"})
     assert not isinstance(record, RawRecord)
     assert record.payload["state"]["sessions"]["s"]["state"] == {"words": ["a"]}
@@ -80,7 +81,7 @@ async def test_a_change_after_the_freeze_is_refused() -> None:
     await server.freeze({LIFE})
     await call("/add", {"word": "b"})
     with pytest.raises(ParticipantError) as caught:
-        list(server.export({LIFE}).records)
+        list((await server.export({LIFE})).records)
     assert caught.value.code is Code.INVALID_PHASE
 
 
@@ -224,7 +225,7 @@ async def test_a_bad_record_fails_the_stage_and_is_named(damage: str) -> None:
         yield bad
 
     with pytest.raises(ParticipantError, match="r1") as caught:
-        await new.stage({LIFE, other}, records(), [])
+        await new.stage({LIFE, other}, records(), [], epoch=2)
     assert caught.value.code is Code.CORRUPT_CHECKPOINT
     assert (new.counts()["lives"], new.counts()["restored"]) == (0, 0)
     await new.discard()
@@ -252,11 +253,46 @@ async def test_a_discarded_restore_leaves_nothing() -> None:
         for record in records:
             yield record
 
-    await new.stage({LIFE}, each(), [])
+    await new.stage({LIFE}, each(), [], epoch=2)
     new.activate()
     await new.discard()
     assert (new.counts()["restored"], new.closed) == (0, ["s"])
     assert (await Caller(new, Life("r0", 3, 0, 0))("/seed_session", {})).ok
+
+
+async def test_a_discarded_restore_puts_back_the_sessions_that_it_had_replaced() -> None:
+    """They were not closed; the next life takes them up, and a restore that settles closes what it replaces."""
+    old = Drawer()
+    call = Caller(old)
+    await call("/seed_session", {})
+    await call("/put", {"thing": "x"})
+    records = await checkpoint(old, {LIFE})
+    new = Drawer()
+    await restore(new, records)
+
+    async def each() -> AsyncIterator[RawRecord]:
+        for record in records:
+            yield record
+
+    await new.stage({LIFE}, each(), [], epoch=3)
+    new.activate()
+    await new.discard()
+    assert new.closed == ["s"]
+    await restore(new, records)
+    later = Caller(new, Life("r0", 3, 1, 0), boundary=9)
+    assert (await later("/put", {"thing": "y"})).body == 2
+    assert new.closed == ["s", "s"]
+
+
+async def test_sessions_that_a_restore_brought_are_closed_past_its_epoch() -> None:
+    """With the floor, though nobody ever asked for them."""
+    old = Drawer()
+    await Caller(old)("/seed_session", {})
+    new = Drawer()
+    await restore(new, await checkpoint(old, {LIFE}))
+    new.raise_floor(Floor(3, 0))
+    await new.aclose()
+    assert (new.closed, new.counts()["restored"]) == (["s"], 0)
 
 
 async def test_a_rollout_that_starts_over_frees_what_was_imported() -> None:
@@ -284,11 +320,11 @@ async def test_waited_calls_are_counted_as_the_caller_counts_them() -> None:
         await agent("/add", {"word": "a", "fail": True}, call=CallId("agent.main", 3, 0))
     await environment("/verify", {"response": RESPONSE})
     await server.freeze({LIFE})
-    tallies = {tally.kind: tally for tally in server.export({LIFE}).tallies}
+    tallies = {tally.kind: tally for tally in (await server.export({LIFE})).tallies}
     assert tallies["environment"].digest == Sum.of([(LIFE, "s", 1)]).text
     assert tallies["agent"].digest == Sum.of([(LIFE, "s", 2)]).text
     await environment("/close_session", {})
-    assert server.export({LIFE}).tallies == []
+    assert (await server.export({LIFE})).tallies == []
 
 
 class Judge:
@@ -333,7 +369,7 @@ async def test_a_call_from_inside_a_tool_carries_its_parent_and_one_from_a_repla
 async def test_a_session_that_cannot_be_exported_is_a_restart_and_the_others_are_captured(
     problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One commit is refused and names its life, as every prepare does from then on; it goes on working."""
+    """It is named once the sessions are frozen, and goes on working."""
     monkeypatch.setattr("participants.custody.EXPORT_TIMEOUT_S", 0.01)
     other = Life("r1", 1, 0, 1)
 
@@ -353,9 +389,7 @@ async def test_a_session_that_cannot_be_exported_is_a_restart_and_the_others_are
     for life in (LIFE, other):
         await Caller(server, life)("/seed_session", {})
     assert server.restarts() == []
-    with pytest.raises(ParticipantError, match="cannot be exported") as caught:
-        await checkpoint(server, {LIFE, other})
-    assert (caught.value.code, caught.value.details) == (Code.RESTART_IN_SCOPE, {"lives": [str(LIFE)]})
+    await server.freeze()
     assert server.restarts() == [LIFE]
     assert [record.life for record in await checkpoint(server, {other})] == [other]
     assert (await Caller(server, boundary=5)("/put", {"thing": "pen"})).body == 1
