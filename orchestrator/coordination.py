@@ -11,7 +11,7 @@ The controller's duties:
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 from pydantic import BaseModel
@@ -45,11 +45,13 @@ from .errors import (
     RestoreFailed,
     TalliesDiffer,
 )
-from .fleet import PREPARE_ORDER, RESUME_ORDER, Fleet, Member, Outcome, ask_all, failures_of
+from .fleet import CALL_TIMEOUT_S, PREPARE_ORDER, RESUME_ORDER, Fleet, Member, Outcome, ask_all, failures_of
 
 Answer = TypeVar("Answer", bound=BaseModel)
 GRACE_S = 5.0
 """How much longer than its own timeout a participant may take to answer before it counts as hanging."""
+NEXT_KIND_S = 2.0
+"""How long an ending waits for the answers of one kind before it goes on to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +82,9 @@ async def _prepare(fleet: Fleet, round_: CheckpointId, timeout_s: float, lease_s
     deadline = anyio.current_time() + timeout_s
     blockers: list[Blocker] = []
     restarts: set[Life] = set()
-    count = 0
+    count, prepared = 0, True
     for kind in PREPARE_ORDER:
-        left = max(0.001, deadline - anyio.current_time())
+        left = _left(deadline)
 
         def message(member: Member, left: float = left) -> Prepare:
             return Prepare(**fleet.envelope(member), round=round_, timeout_s=left, lease_s=lease_s)
@@ -92,7 +94,8 @@ async def _prepare(fleet: Fleet, round_: CheckpointId, timeout_s: float, lease_s
             blockers.extend(answer.blockers)
             restarts.update(answer.restarts)
             count += answer.blocker_count
-    return Standstill(not count, tuple(blockers), count, frozenset(restarts))
+            prepared = prepared and answer.prepared
+    return Standstill(prepared, tuple(blockers), count, frozenset(restarts))
 
 
 async def commit(
@@ -117,7 +120,7 @@ def check_tallies(fleet: Fleet, answers: Sequence[Committed]) -> None:
         for tally in answer.tallies:
             pair = (own, f"{tally.kind}.{tally.name}")
             sums[pair] = sums.get(pair, Sum()).join(Sum.parse(tally.count, tally.digest))
-    known = {f"{member.capabilities.kind}.{member.capabilities.name}" for member in fleet.members}
+    known = fleet.participants
     differing = {
         f"{one} and {other}": f"{total.count} against {sums.get((other, one), Sum()).count} sessions"
         for (one, other), total in sums.items()
@@ -149,14 +152,17 @@ async def abort(fleet: Fleet, round_: CheckpointId) -> None:
 async def restore(
     fleet: Fleet, round_: CheckpointId, checkpoint: Ref, scope: Collection[Life], *, timeout_s: float
 ) -> None:
-    """Stage on all, then activate on all, or nothing: where it fails or is cancelled, everybody was told to abort."""
-    lives = tuple(scope)
+    """Stage on all, then activate on all, or nothing: where it fails or is cancelled, everybody was told to abort.
+
+    Both under one deadline. Every participant that the checkpoint names must be in the fleet, or RestoreFailed names
+    it; another one in the fleet is new since then and has nothing to restore.
+    """
+    lives, deadline = tuple(scope), anyio.current_time() + timeout_s
     shards = _shards(fleet)
 
     def stage(member: Member) -> Stage:
-        return Stage(
-            **fleet.envelope(member), round=round_, checkpoint=checkpoint, scope=lives, shard=shards[member.name]
-        )
+        shares: dict[str, Any] = {"shard": shards[member.name], "participants": fleet.participants}
+        return Stage(**fleet.envelope(member), round=round_, checkpoint=checkpoint, scope=lives, **shares)
 
     def activate(member: Member) -> Activate:
         return Activate(**fleet.envelope(member), round=round_)
@@ -164,7 +170,7 @@ async def restore(
     steps: list[Callable[[Member], Message]] = [stage, activate]
     try:
         for step in steps:
-            _all_or(RestoreFailed, await ask_all(fleet.members, step, Done, timeout_s=timeout_s))
+            _all_or(RestoreFailed, await ask_all(fleet.members, step, Done, timeout_s=_left(deadline)))
     except BaseException:
         await _abort_quietly(fleet, round_)
         raise
@@ -179,28 +185,43 @@ def _shards(fleet: Fleet) -> dict[str, tuple[int, int]]:
 
 
 async def retire(fleet: Fleet, lives: Sequence[Life], *, timeout_s: float) -> frozenset[Life]:
-    """Stop lives everywhere, wait until they have stopped, free their state; returns those not stopped in time."""
+    """Stop lives everywhere, wait until they have stopped, free their state; returns those not stopped in time.
+
+    One deadline for all kinds; also those that come after it are told, and fence what does not stop at once.
+    """
     not_stopped: set[Life] = set()
+    deadline = anyio.current_time() + timeout_s
     for kinds in (("environment",), ("agent",), ("model", "resources")):
         members = tuple(member for kind in kinds for member in fleet.of_kind(kind))
+        left = _left(deadline)
 
-        def message(member: Member) -> Retire:
-            return Retire(**fleet.envelope(member), lives=tuple(lives), timeout_s=timeout_s)
+        def message(member: Member, left: float = left) -> Retire:
+            return Retire(**fleet.envelope(member), lives=tuple(lives), timeout_s=left)
 
-        outcomes = await ask_all(members, message, Retired, timeout_s=timeout_s + GRACE_S)
+        outcomes = await ask_all(members, message, Retired, timeout_s=left + GRACE_S)
         for answer in _all_or(ControlFailed, outcomes):
             not_stopped.update(answer.not_stopped)
     return frozenset(not_stopped)
 
 
 async def _end(fleet: Fleet, round_: CheckpointId, kind_of_end: type[Resume] | type[Abort]) -> None:
+    """Under one deadline for all; a kind that does not answer holds the next one up for a moment only."""
+    deadline = anyio.current_time() + CALL_TIMEOUT_S
     failures: dict[str, BaseException | str] = {}
 
     def message(member: Member) -> Message:
         return kind_of_end(**fleet.envelope(member), round=round_)
 
-    for kind in RESUME_ORDER:
-        failures |= failures_of(await ask_all(fleet.of_kind(kind), message, Done))
+    async def end(kind: str, answered: anyio.Event) -> None:
+        failures.update(failures_of(await ask_all(fleet.of_kind(kind), message, Done, timeout_s=_left(deadline))))
+        answered.set()
+
+    async with anyio.create_task_group() as group:
+        for kind in RESUME_ORDER:
+            answered = anyio.Event()
+            group.start_soon(end, kind, answered)
+            with anyio.move_on_after(NEXT_KIND_S):
+                await answered.wait()
     if failures:
         raise ControlFailed(failures)
 
@@ -212,6 +233,11 @@ async def _abort_quietly(fleet: Fleet, round_: CheckpointId) -> None:
             await abort(fleet, round_)
         except ControlFailed:
             return
+
+
+def _left(deadline: float) -> float:
+    """What a message may say of it: more than nothing."""
+    return max(0.001, deadline - anyio.current_time())
 
 
 def _all_or(error: type[CoordinationError], outcomes: Sequence[Outcome[Answer]]) -> list[Answer]:

@@ -72,6 +72,12 @@ class Fleet:
         """The members of one kind."""
         return tuple(member for member in self.members if member.kind == kind)
 
+    @property
+    def participants(self) -> tuple[str, ...]:
+        """`<kind>.<name>` of all, whatever processes serve them."""
+        names = (f"{member.capabilities.kind}.{member.capabilities.name}" for member in self.members)
+        return tuple(dict.fromkeys(names))
+
     def with_floor(self, floor: Floor) -> "Fleet":
         """The same with a raised floor."""
         return replace(self, floor=max(self.floor, floor))

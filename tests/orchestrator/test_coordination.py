@@ -6,7 +6,17 @@ from typing import Any
 import anyio
 import pytest
 
-from orchestrator.coordination import abort, check_tallies, commit, prepare, renew, restore, resume, retire
+from orchestrator.coordination import (
+    NEXT_KIND_S,
+    abort,
+    check_tallies,
+    commit,
+    prepare,
+    renew,
+    restore,
+    resume,
+    retire,
+)
 from orchestrator.errors import (
     CommitFailed,
     ControlFailed,
@@ -15,6 +25,7 @@ from orchestrator.errors import (
     RenewFailed,
     TalliesDiffer,
 )
+from orchestrator.fleet import CALL_TIMEOUT_S, RESUME_ORDER
 from participants import Floor, PairTally, ParticipantError
 from participants.wire import Committed, Renew
 from store import Draft, Life, ParticipantRef, claim, find_checkpoint, open_checkpoint
@@ -234,6 +245,33 @@ async def test_tallies_of_several_processes_are_added_up() -> None:
         await ready(at, 2)
         with pytest.raises(TalliesDiffer):
             await commit(at.fleet, round_id(2), LIVES[:2], None, timeout_s=5)
+
+
+# Endings
+
+
+@pytest.mark.fault(36, 41)
+@pytest.mark.parametrize("end", [resume, abort])
+async def test_whoever_hangs_in_an_ending_holds_the_others_up_for_a_moment_only(end: Any) -> None:
+    """One process of each kind hangs: the others have reopened long before the one deadline, which names those."""
+    async with working_party() as at:
+        await ready(at)
+        for server in at.servers[::2]:
+            server.link.faults[end.__name__] = "hangs"
+        async with anyio.create_task_group() as group:
+            group.start_soon(_fails_naming, end(at.fleet, round_id()), {server.name for server in at.servers[::2]})
+            for _ in RESUME_ORDER:
+                await push(NEXT_KIND_S)
+            assert not any(server.owner.gate.closed for server in at.servers[1::2])
+            await push(CALL_TIMEOUT_S - len(RESUME_ORDER) * NEXT_KIND_S)
+
+
+async def _fails_naming(asked: Awaitable[None], names: set[str]) -> None:
+    began = anyio.current_time()
+    with pytest.raises(ControlFailed) as caught:
+        await asked
+    assert set(caught.value.failures) == names
+    assert anyio.current_time() - began < CALL_TIMEOUT_S + 1
 
 
 # The controller dies

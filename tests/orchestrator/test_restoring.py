@@ -10,9 +10,22 @@ from orchestrator.errors import (
     ControlFailed,
     RestoreFailed,
 )
+from participants import Code, ParticipantError
 from store import Life
 from tests.support.checkpoints import memory_store
-from tests.support.owners import ON_PUSHED_LOOP, failing, next_life, party, push, round_id, settle
+from tests.support.desk import beside
+from tests.support.owners import (
+    KINDS,
+    ON_PUSHED_LOOP,
+    Notebook,
+    Pause,
+    failing,
+    next_life,
+    party,
+    push,
+    round_id,
+    settle,
+)
 from tests.support.parties import FAULTS, LIVES, failing_with, party_if, published, ready, working_party
 
 pytestmark = [pytest.mark.unit, pytest.mark.anyio]
@@ -50,6 +63,24 @@ async def test_a_restore_may_be_repeated_and_leaves_no_double() -> None:
         assert at.brought() == [3] * 4
         await at.write(next_life(LIVES[0], 3), "b")
         assert at.notes("r0") == [["a", "b"]] * 4
+
+
+@pytest.mark.fault(42)
+@pytest.mark.parametrize("absent", ["agent", "resources"])
+async def test_a_restore_without_a_participant_of_the_checkpoint_is_refused_by_its_name(absent: str) -> None:
+    """Nothing is read; with that participant, and with one more that the checkpoint does not know, it restores."""
+    store = memory_store()
+    ref = await published(store)
+    async with party(store, [kind for kind in KINDS if kind != absent], epoch=2) as at:
+        with pytest.raises(RestoreFailed, match=f"has {absent}.main, and the fleet that restores it has not") as caught:
+            await restore(at.fleet, round_id(1, 2), ref, LIVES, timeout_s=10)
+        failures = caught.value.failures.values()
+        assert {f.code for f in failures if isinstance(f, ParticipantError)} == {Code.SCOPE_MISMATCH}
+        assert at.phases() == {"idle"}
+    async with party(store, [*KINDS, "judge"], epoch=3) as at:
+        await restore(at.fleet, round_id(1, 3), ref, LIVES, timeout_s=10)
+        await resume(at.fleet, round_id(1, 3))
+        assert at.brought() == [3, 3, 3, 3, 0]
 
 
 @pytest.mark.fault(42)
@@ -144,6 +175,29 @@ async def test_retire_goes_environment_agent_then_model_and_resources() -> None:
         kinds = [entry.removesuffix(" retire") for entry in order]
         assert (kinds[:2], set(kinds[2:4])) == (["environment", "agent"], {"model", "resources"})
         assert [server.owner.freed for server in at.servers] == [LIVES] * 4
+
+
+@pytest.mark.fault(36, 54)
+async def test_a_retire_has_one_deadline_for_all_kinds() -> None:
+    """Where work listens nowhere it takes no longer than that, and everybody was told."""
+    async with working_party(workers=1) as at, anyio.create_task_group() as group:
+        pause = Pause(shielded=True)
+        for server in at.servers:
+            server.owner.hooks["write"] = pause
+            group.start_soon(_stale, server.owner, LIVES[0])
+        await pause.reached.wait()
+        async with beside(retire(at.fleet, LIVES[:1], timeout_s=10)) as [asked]:
+            await push(10)
+            with anyio.fail_after(1):  # What comes after the deadline is told in no time.
+                await asked.done.wait()
+        assert asked.answer == frozenset(LIVES[:1])
+        assert all(list(server.owner.live()) == LIVES[1:] for server in at.servers)
+        pause.released.set()
+
+
+async def _stale(owner: Notebook, life: Life) -> None:
+    with pytest.raises(ParticipantError, match="stale_life"):
+        await owner.write(life, "late")
 
 
 class _Recorder(list[str]):
