@@ -141,7 +141,8 @@ class Collector:
                 while len(batch) < LARGEST_BATCH and receive.statistics().current_buffer_used:
                     batch.append(receive.receive_nowait())
                 async with self.still:
-                    if not await self._keep([r for r in batch if self.ledger.is_open(r.life)]):
+                    awaited = {result.life: result for result in batch if self.ledger.is_open(result.life)}
+                    if not await self._keep(list(awaited.values())):
                         self._scope.cancel()
                         return
                 self.wake()

@@ -219,6 +219,27 @@ async def test_a_failure_before_the_renew_aborts_and_the_older_checkpoint_stays(
         await found.verify()
 
 
+async def test_the_caller_hears_of_the_resume_once_every_renew_has_succeeded_and_never_where_one_has_not() -> None:
+    """Until then nobody knows that all stood still together, so that no result may be processed."""
+    async with running() as run:
+        answered: list[bool] = []
+
+        def resumed() -> None:
+            links = [server.link for server in run.at.servers]
+            answered.append(all(link.answered[-1] == "renew" and link.sent[-1] == "renew" for link in links))
+
+        async def take() -> None:
+            async with checkpoint(run.at.fleet, run.controller, LIMITS, resumed=resumed) as opened:
+                opened.take(scope=LIVES)
+
+        await take()
+        assert answered == [True]
+        run.at.of("resources").link.faults["renew"] = "fails"
+        with pytest.raises(RenewFailed):
+            await take()
+        assert answered == [True]
+
+
 async def test_tallies_that_differ_abort() -> None:
     """Agent and resources do not agree on what is between them."""
     async with running() as run:

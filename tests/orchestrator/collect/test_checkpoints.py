@@ -74,6 +74,47 @@ async def test_a_checkpoint_after_a_restore_has_the_rollouts_that_were_restored(
     assert upstream.calls == 3 * 4 + 3 + 1 + 1  # What was in flight at each of the three crashes is asked again.
 
 
+async def test_a_checkpoint_has_the_output_as_long_as_it_is_and_no_delivered_rollout(tmp_path: Path) -> None:
+    """The cursor never runs ahead of the work: its length is that of the bytes on the disk, its scope the rest."""
+    config = await anyio.to_thread.run_sync(configured, tmp_path)
+    upstream = Turns(turns=1)
+    async with inside(config, upstream) as at:
+        await upstream.until_held(3)
+        upstream.let_go()
+        with anyio.fail_after(PATIENCE_S):
+            while not at.collector.tally.rows:
+                await anyio.lowlevel.checkpoint()
+        ref = await at.checkpoints.take()
+        assert ref is not None
+        manifest = (await open_checkpoint(at.store, ref)).manifest
+        chunks = anyio.Path(tmp_path / "out.jsonl.segments" / at.store.run_id / "1").glob("*.jsonl")
+        written = sum([(await chunk.stat()).st_size async for chunk in chunks])
+        assert [(segment.name, segment.length) for segment in manifest.output] == [("1", written)]
+        assert {life.rollout_id for life in manifest.scope} == at.collector.ledger.open.keys()
+        assert len(manifest.scope) == 2
+
+
+async def test_nothing_is_delivered_or_dispatched_while_everything_stands_still(tmp_path: Path) -> None:
+    """A result that comes meanwhile has its row only when the checkpoint lets go, and its place is filled only then."""
+    config = await anyio.to_thread.run_sync(configured, tmp_path)
+    config = config.model_copy(update={"run": config.run.model_copy(update={"concurrency": 2})})
+    upstream = Turns(turns=1)
+    async with inside(config, upstream) as at:
+        await upstream.until_held(2)
+        async with at.collector.still:
+            upstream.let_go()
+            with anyio.fail_after(PATIENCE_S):
+                while not at.collector.world.environment._results:
+                    await anyio.lowlevel.checkpoint()
+            at.collector.wake()
+            for _ in range(200):
+                await anyio.lowlevel.checkpoint()
+            assert (at.collector.tally.rows, at.collector.ledger.dispatched) == (0, 2)
+        upstream.let_go(2)
+        await finished(at)
+        assert (at.collector.tally.rows, at.collector.ledger.dispatched) == (3, 3)
+
+
 async def test_a_round_that_fails_leaves_the_next_one_possible(tmp_path: Path) -> None:
     """A checkpoint whose folder cannot be made is reported; the one after it has everything."""
     config = await anyio.to_thread.run_sync(configured, tmp_path)

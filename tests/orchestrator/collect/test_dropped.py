@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from orchestrator.collect import Collector, RunLedger, World, load_rollouts, open_segments
 from orchestrator.collect.segments import Writer
-from participants import Code, EnvironmentServer, LocalPeer, ModelServer, ParticipantError, SimpleAgent
+from participants import Code, EnvironmentServer, LocalPeer, ModelServer, ParticipantError, Result, SimpleAgent
 from participants.servers.counter import CounterServer
 from store import CorruptCheckpoint, Life
 
@@ -81,6 +82,36 @@ async def test_a_dispatch_that_fails_uses_up_an_attempt(tmp_path: Path) -> None:
     events, ledger = await collect_refused(tmp_path, CorruptCheckpoint("part", "it is no JSON"), max_attempts=1)
     assert [failure["final"] for failure in named(events, "failure")] == [True]
     assert (len(named(events, "row")), len(ledger.done)) == (2, 3)
+
+
+class Stuttering(EnvironmentServer):
+    """Tells each result twice, and before it one of a life that is over."""
+
+    async def results(self) -> AsyncIterator[Result]:
+        """As often as that."""
+        async for result in super().results():
+            yield replace(result, life=replace(result.life, n=result.life.n + 1000))
+            yield result
+            yield result
+
+
+async def test_a_result_of_another_life_and_one_that_comes_again_are_ignored(tmp_path: Path) -> None:
+    """What is late or repeated writes no row and ends no rollout: three rows, of the three lives dispatched."""
+    events: Events = []
+    config = configured(tmp_path, checkpoints=False)
+    segments = await open_segments(config.run.output, "run")
+    counter = CounterServer("counter")
+    peers = {"resources.counter": LocalPeer(counter)}
+    model = ModelServer(OneTool())
+    agent = SimpleAgent(LocalPeer(model), peers, dialect="responses")
+    async with Stuttering(LocalPeer(agent), peers).run() as environment:
+        world = World(environment, model, agent, {"resources.counter": counter}, None)
+        ledger = RunLedger.begin(1, await anyio.to_thread.run_sync(load_rollouts, config), ())
+        writer = Writer(segments, 1)
+        await Collector(config, world, ledger, writer, lambda name, facts: events.append((name, facts))).run()
+    await segments.aclose()
+    assert sorted(Life.parse(facts["life"]).n for facts in named(events, "row")) == [0, 1, 2]
+    assert (len(writer.lines), len(ledger.done)) == (3, 3)
 
 
 @pytest.mark.parametrize(
