@@ -142,7 +142,9 @@ class _Asked:
         stops = stops_of(self.body)
         raw_ids = ids[:-1] if self._ends_by_itself() else ids
         common: Any = {"resampled": resampled, "masked": masked, "stops": stops, "raw_ids": raw_ids}
-        detokenizes, completes = self.capabilities.detokenize, COMPLETIONS in self.capabilities.routes
+        detokenizes = self.capabilities.detokenize
+        # Without the ids of the rest the whole would not be exact.
+        completes = COMPLETIONS in self.capabilities.routes & self.capabilities.ids_routes
         if detokenizes and (finish := self._finish()):
             return Continue(finish=finish, needs_raw_text=True, **common)
         if detokenizes and completes and self.capabilities.token_ids_in:
@@ -162,7 +164,7 @@ class _Asked:
             question = {"prompt": text} | self._kept("model", "add_special_tokens")
             asked = self._completion(text) | self._kept("add_special_tokens")
             return Continue(body=asked, as_="text", check=self._check(question), **common)
-        if self.route == CHAT and self.capabilities.continue_final_message:
+        if self.route == CHAT and self.capabilities.continue_final_message and CHAT in self.capabilities.ids_routes:
             opened = self._opened()
             dropped = ("max_tokens", "max_completion_tokens", "min_tokens")
             asked = {key: value for key, value in self.body.items() if key not in dropped}
@@ -274,6 +276,6 @@ def asked_as_stream(route: str, body: Mapping[str, Any], capabilities: Capabilit
     asked = {**body, "stream": True}
     if route != RESPONSES:
         asked["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
-    if capabilities.token_ids_out:
+    if route in capabilities.ids_routes:
         asked["return_token_ids"] = True
     return asked

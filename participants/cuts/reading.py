@@ -226,6 +226,11 @@ class ChoiceReader:
 
     # What it comes to
 
+    @property
+    def has_ids(self) -> bool:
+        """Whether the id of a generated token has come."""
+        return bool((first := self._choices.get(0)) and first.ids)
+
     def reading(self, failure: ParticipantError | None) -> Reading:
         """Everything that was taken; `failure` is what stopped the events."""
         first = self._choices.get(0) or _Choice()

@@ -85,6 +85,11 @@ class ResponseReader:
         else:
             self._whole = response
 
+    @property
+    def has_ids(self) -> bool:
+        """Whether the id of a generated token has come."""
+        return bool(self._ids)
+
     def reading(self, failure: ParticipantError | None) -> Reading:
         """Everything that was taken; `failure` is what stopped the events."""
         failure = self._failure or failure

@@ -21,6 +21,7 @@ CAPABILITIES = Capabilities(
     kind="midflight",
     routes=frozenset({CHAT, COMPLETIONS, RESPONSES}),
     token_ids_out=True,
+    ids_routes=frozenset({CHAT, COMPLETIONS, RESPONSES}),
     token_ids_in=True,
     logprobs=True,
     tokenize=True,
