@@ -94,7 +94,7 @@ async def test_a_checkpoint_has_the_output_as_long_as_it_is_and_no_delivered_rol
         assert len(manifest.scope) == 2
 
 
-async def test_nothing_is_delivered_or_dispatched_while_everything_stands_still(tmp_path: Path) -> None:
+async def test_nothing_is_delivered_while_everything_stands_still(tmp_path: Path) -> None:
     """A result that comes meanwhile has its row only when the checkpoint lets go, and its place is filled only then."""
     config = await anyio.to_thread.run_sync(configured, tmp_path)
     config = config.model_copy(update={"run": config.run.model_copy(update={"concurrency": 2})})
@@ -113,6 +113,19 @@ async def test_nothing_is_delivered_or_dispatched_while_everything_stands_still(
         upstream.let_go(2)
         await finished(at)
         assert (at.collector.tally.rows, at.collector.ledger.dispatched) == (3, 3)
+
+
+async def test_nothing_is_dispatched_while_everything_stands_still(tmp_path: Path) -> None:
+    """There is room for all three, and none begins before the checkpoint lets go."""
+    config = await anyio.to_thread.run_sync(configured, tmp_path)
+    upstream = Turns(turns=1)
+    async with inside(config, upstream) as at:
+        at.collector.still.acquire_nowait()
+        for _ in range(200):
+            await anyio.lowlevel.checkpoint()
+        assert at.collector.ledger.dispatched == 0
+        at.collector.still.release()
+        await upstream.until_held(3)
 
 
 async def test_a_round_that_fails_leaves_the_next_one_possible(tmp_path: Path) -> None:
