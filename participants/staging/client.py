@@ -87,9 +87,7 @@ async def stage_all(post: Post, items: Sequence[Wanted], deadline_s: float) -> l
 
 
 async def _stage(post: Post, items: Sequence[Wanted]) -> list[Staged | Refused]:
-    asked = Stage(
-        items=tuple(StageItem(life=each.identity.life, call=each.identity.call, count=each.count) for each in items)
-    )
+    asked = Stage(items=tuple(map(_item, items)))
     try:
         answer = await _ask(post, "stage", asked, StageAnswer)
     except ParticipantError as error:
@@ -100,6 +98,11 @@ async def _stage(post: Post, items: Sequence[Wanted]) -> list[Staged | Refused]:
     return [_outcome(each, given) for each, given in zip(items, answer.items, strict=True)]
 
 
+def _item(asked: Wanted) -> StageItem:
+    identity = asked.identity
+    return StageItem(life=identity.life, call=identity.call, count=asked.count, digest=asked.digest)
+
+
 def _outcome(asked: Wanted, given: StagedItem) -> Staged | Refused:
     if (given.life, given.call) != (asked.identity.life, asked.identity.call):
         return Refused(Reason.WRONG_IDENTITY, f"the worker answered for {given.life} {given.call}")
@@ -107,6 +110,8 @@ def _outcome(asked: Wanted, given: StagedItem) -> Staged | Refused:
         return Refused(given.reason or Reason.UNREACHABLE, given.message)
     if asked.count not in {None, given.count}:
         return Refused(Reason.WRONG_COUNT, f"{asked.count} tokens were to be staged, and {given.count} were")
+    if asked.digest not in {None, given.digest}:
+        return Refused(Reason.WRONG_DIGEST, f"the worker staged tokens with the digest {given.digest:.80}")
     return Staged(given.key, given.count, given.digest, given.ended)
 
 

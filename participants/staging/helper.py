@@ -15,7 +15,7 @@ Rules.
 from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import anyio
 
@@ -57,6 +57,8 @@ class Wanted:
     identity: Identity
     count: int | None = None
     """The first so many tokens; None for all that are there."""
+    digest: str | None = None
+    """Of the ids that the caller has read, where it knows them: a cut that differs is refused."""
 
 
 class ActiveBuffer:
@@ -179,13 +181,14 @@ class Stager:
 
     async def stage(self, items: Iterable[Wanted]) -> list[Staged | Refused]:
         """Freeze now, then write what is not durable yet. One answer for each item, in order."""
-        frozen = self.freeze(items)
+        wanted = list(items)
+        frozen = self.freeze(wanted)
         async with self._staging:
             new = {(id(each.buffer), each.count): each for each in frozen if isinstance(each, Frozen)}
             for each in await self._standing(list(new.values())):
                 del new[id(each.buffer), each.count]
             failed = await self._write(list(new.values()))
-        outcomes = [self._outcome(each, failed) for each in frozen]
+        outcomes = [self._outcome(item, each, failed) for item, each in zip(wanted, frozen, strict=True)]
         for fresh in new.values():
             while len(fresh.buffer.known) > self.store.limits.remembered_cuts:
                 fresh.buffer.known.popitem(last=False)
@@ -222,12 +225,15 @@ class Stager:
             self.counts.update(staged=1, staged_tokens=each.count)
         return failed
 
-    def _outcome(self, each: Frozen | Refused, failed: Mapping[int, StoreError]) -> Staged | Refused:
+    def _outcome(self, item: Wanted, each: Frozen | Refused, failed: Mapping[int, StoreError]) -> Staged | Refused:
         if isinstance(each, Frozen):
             staged = each.buffer.known.get(each.count)
-            if staged is not None:
-                return Staged(staged.key, staged.count, staged.digest, each.ended)
-            each = Refused(Reason.STORE_FAILED, str(failed.get(id(each.buffer), "the cut was not written")))
+            if staged is None:
+                each = Refused(Reason.STORE_FAILED, str(failed.get(id(each.buffer), "the cut was not written")))
+            elif item.digest not in {None, staged.digest}:
+                each = Refused(Reason.WRONG_DIGEST, f"the tokens here have the digest {staged.digest}")
+            else:
+                return replace(staged, ended=each.ended)
         self.counts[each.reason] += 1
         return each
 

@@ -46,7 +46,7 @@ def staging_routes(stager: Stager, token: str | None = None) -> list[Route]:
 
     async def stage(message: Stage) -> Message:
         _limit("items", message.items, stager)
-        wanted = [Wanted(Identity(item.life, item.call), item.count) for item in message.items]
+        wanted = [Wanted(Identity(item.life, item.call), item.count, item.digest) for item in message.items]
         outcomes = await stager.stage(wanted)
         return StageAnswer(items=tuple(map(_staged_item, message.items, outcomes)))
 

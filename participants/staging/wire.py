@@ -39,6 +39,8 @@ class StageItem(Source):
 
     count: Count | None = None
     """The first so many tokens of its output, as many as the caller has read; None for all that are there."""
+    digest: Digest | None = None
+    """Of their ids, where the caller knows them: a cut that differs is refused."""
 
 
 class Stage(Message):
