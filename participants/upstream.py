@@ -32,9 +32,9 @@ class Upstream(Protocol):
         """One whole generation, not streamed. Raises `model_failed` where the backend does not come back."""
 
     def stream(
-        self, route: str, body: Mapping[str, Any], life: Life | None = None
+        self, route: str, body: Mapping[str, Any], life: Life | None = None, *, call: CallId | None = None
     ) -> AbstractAsyncContextManager["Chunks"]:
-        """One streamed generation."""
+        """One streamed generation; `call` goes on to a worker that stages."""
 
 
 @runtime_checkable

@@ -1,9 +1,10 @@
-"""Sees what a backend does, with nine small calls of 41 tokens at most, in a bounded time.
+"""Sees what a backend does, with nine small calls of 37 tokens at most, in a bounded time.
 
-Rules. Nothing raises: what is not answered is not seen, with a note. What a strict server refuses is asked once more
-without the fields that it may not know. Behaviour counts, names do not: the kind alone comes from `owned_by`, and only
-says what is declared. Features of requests, tool calls and the end of a generation by disconnecting are declared and
-not probed. Calls are not tried again, and the deadline ends the probe with what it has seen so far.
+Rules. Nothing raises: what is not answered is not seen, with a note. What a strict server refuses is asked again
+without the fields that it may not know, at most twice a route. Behaviour counts, names do not: the kind alone comes
+from `owned_by`, and only says what is declared. Features of requests, tool calls and the end of a generation by
+disconnecting are declared and not probed. Calls are not tried again, and the deadline ends the probe with what it has
+seen so far.
 """
 
 from collections.abc import Mapping
@@ -148,10 +149,12 @@ class _Probe:
         await self._generate(RESPONSES, ask.response(self.model))
 
     async def _generate(self, route: str, body: dict[str, Any]) -> Generated | None:
-        """A generation that shows what it can; asked plainly once more where it was refused."""
+        """A generation that shows what it can; asked more plainly where it was refused."""
         reply = await self._post(route, body)
-        if reply.status in _REFUSED and reply.status not in MISSING:
-            reply = await self._post(route, ask.plain(body))
+        for plainer in ask.plainer(body):
+            if reply.status not in _REFUSED or reply.status in MISSING:
+                break
+            reply = await self._post(route, plainer)
         found = generated(reply)
         if found is not None:
             self.seen.take(route, found)

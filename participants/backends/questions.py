@@ -20,8 +20,11 @@ MODELS, PROPS = "/v1/models", "/props"
 TOKENIZE, DETOKENIZE = "/tokenize", "/detokenize"
 STAGING = "/midflight/v1/staging/status"
 
-EXTRAS = frozenset({"return_token_ids", "ignore_eos", "logprobs", "stream_options", "store"})
-"""Fields that a strict server may refuse; it is asked again without them."""
+REFUSABLE = (
+    frozenset({"return_token_ids", "ignore_eos"}),
+    frozenset({"return_token_ids", "ignore_eos", "logprobs", "stream_options", "store"}),
+)
+"""Fields that a server may refuse: those that are not OpenAI's, then all that are not needed."""
 
 _STREAM: Body = {"stream": True, "stream_options": {"include_usage": True}}
 
@@ -64,6 +67,6 @@ def response(model: str) -> Body:
     return {"model": model, "input": TASK, "max_output_tokens": RESPONSE_TOKENS, "stream": True, **extra}
 
 
-def plain(body: Mapping[str, Any]) -> Body:
-    """The same without what a strict server may refuse."""
-    return {key: value for key, value in body.items() if key not in EXTRAS}
+def plainer(body: Mapping[str, Any]) -> list[Body]:
+    """The same request with ever less of what may be refused."""
+    return [{key: value for key, value in body.items() if key not in fields} for fields in REFUSABLE]

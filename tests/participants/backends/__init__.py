@@ -1,0 +1,1 @@
+"""What backends can do, how that is seen, and how they fail."""
