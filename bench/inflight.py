@@ -30,6 +30,7 @@ from orchestrator import Fleet, adopt, commit, prepare, renew, restore, resume
 from orchestrator.cli.collect import GC_THRESHOLD
 from orchestrator.collect import Config, World, open_world
 from participants import Chunks, Floor, Reply
+from participants.data import CallId
 from store import (
     DEFAULT_LIMITS,
     Controller,
@@ -78,7 +79,7 @@ class HoldingUpstream:
         return " ".join(hashlib.sha256(f"{life}{n}".encode()).hexdigest()[:6] for n in range(self._words))
 
     def stream(
-        self, route: str, body: Mapping[str, Any], life: Life | None = None
+        self, route: str, body: Mapping[str, Any], life: Life | None = None, *, call: CallId | None = None
     ) -> AbstractAsyncContextManager[Chunks]:
         """Never asked for."""
         raise NotImplementedError

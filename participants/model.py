@@ -5,29 +5,37 @@ admitted call when a checkpoint is taken is its disposition; the status counts t
 
     kept       finished before; its reply is kept until the caller's next boundary, and exported
     held       finished while admission was closed; delivered after resume, and exported like a kept one
-    anew       not finished; generated again after a crash
+    cut        not finished; its prefix is exported, and continued after a crash. The backend goes on meanwhile
+    anew       not finished; generated again after a crash, for a reason that is counted (`participants.cuts.Reason`)
 
 A repeat of a call by its id gets the kept reply, unless its request differs: then it is generated anew. A call without
-an id matches, by digest, only a reply that was not delivered yet, once. A call made inside a waited-for step is always
-admitted, and a commit refuses while one is in flight. Streams follow the same rules (`participants.streams`).
+an id matches, by digest, only a reply or a cut that was not delivered yet, once. A call made inside a waited-for step
+is always admitted, and a commit refuses while one is in flight. Streams follow the same rules (`participants.streams`).
 
-Exact continuation of a generation's prefix has its place in `Flight`: what a flight can say of its prefix at an export
-would be exported beside the undelivered replies, and `_generate` would begin from it.
+With a capture ledger each call that has ended is a row of its life's, durable before the reply is released.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from store import Life
 
+from .backends.lazy import LazyCapabilities
+from .capturing import Capture, Captured
+from .cuts import Continue, Policy, Prefix, always_continue
+from .cuts.emitting import as_stream
+from .cuts.stored import dump_prefix, load_prefix
 from .data import CallId, Reply, Request, uncaptured
 from .errors import Code, ParticipantError
+from .flights import CUT, Cut, Flight
 from .gate import Gate
+from .generating import Generator, Made
 from .generations import checked, parse
 from .holder import Held, Holder
+from .ledger import Ledger
 from .replies import Kept
 from .streams import EVENT_STREAM, PassingStream, replayed
 from .upstream import ListsModels, Upstream
@@ -54,7 +62,11 @@ class ModelState:
     """`calls`; of them `generated`, and `served` from what was kept or held."""
     undelivered: dict[str, list[Undelivered]] = field(default_factory=dict)
     """Of calls without an id, by the digest of the request."""
+    cuts: list[Cut] = field(default_factory=list)
+    """Beginnings of generations that nobody is making any more, for whoever asks again."""
+    flights: set[Flight] = field(default_factory=set)
     streams: set[PassingStream] = field(default_factory=set)
+    captured: Captured = field(default_factory=Captured)
 
     def hold(self, digest: str, reply: Reply, *, waiting: bool = False) -> Undelivered:
         """It is finished, and nobody has it yet."""
@@ -78,13 +90,27 @@ class ModelState:
         self.drop(digest, item)
         return item.reply
 
+    def take_cut(self, request: Request) -> Prefix | None:
+        """The beginning of the answer to such a request, once; forgets what its caller has moved past."""
+        if not self.cuts:
+            return None
+        call = request.call
+        self.cuts = [cut for cut in self.cuts if call is None or not cut.is_before(call)]
+        cut = next((cut for cut in self.cuts if cut.answers(request)), None)
+        if cut is None:
+            return None
+        self.cuts.remove(cut)
+        return cut.prefix
 
-@dataclass(slots=True, eq=False)
-class Flight:
-    """One admitted call that is not finished: it will be generated anew after a crash."""
+    def keep_cut(self, request: Request, prefix: Prefix | None) -> None:
+        """A generation has ended before it was whole."""
+        if prefix is not None and prefix.ids:
+            self.cuts.append(cut_of(request, prefix))
 
-    request: Request
-    inside_wait: bool
+
+def cut_of(request: Request, prefix: Prefix) -> Cut:
+    """The beginning of the answer to a request."""
+    return Cut(str(request.call) if request.call else "", request.digest, prefix)
 
 
 class ModelServer(Holder[ModelState]):
@@ -93,11 +119,28 @@ class ModelServer(Holder[ModelState]):
     kind = "model"
     modes = Modes(checkpoint_mode="exported")
 
-    def __init__(self, upstream: Upstream, *, name: str = "main", gate: Gate | None = None) -> None:
-        """`upstream` is open for as long as this is used."""
+    def __init__(
+        self,
+        upstream: Upstream,
+        *,
+        name: str = "main",
+        gate: Gate | None = None,
+        model: str | None = None,
+        cuts: LazyCapabilities | None = None,
+        resampled: bool = False,
+        policy: Policy = always_continue,
+        ledger: Ledger | None = None,
+    ) -> None:
+        """`upstream` is open for as long as this is used.
+
+        `model` replaces the one that requests name. With `cuts`, what is known of the backend, generations are cut and
+        continued; `resampled` accepts a rest that may differ from the uncut one, and `policy` decides of each prefix.
+        With a `ledger` every call is captured.
+        """
         super().__init__(name, gate=gate)
         self._upstream = upstream
-        self._flights: set[Flight] = set()
+        self.generator = Generator(upstream, model=model, cuts=cuts, resampled=resampled, policy=policy)
+        self._capture = Capture(ledger)
         self._holding = 0
         """Calls with an id that are finished and wait to be delivered."""
 
@@ -110,6 +153,7 @@ class ModelServer(Holder[ModelState]):
         if request.life is None:
             return await self._uncaptured(request)
         held = await self.enter(request.life, creates=True)
+        await self._capture.begin(request.life, held.state.captured)
         inside_wait = bool(request.call and request.call.parent)
         if not inside_wait:
             with self.working(held):
@@ -125,7 +169,8 @@ class ModelServer(Holder[ModelState]):
         """For a client that sends no life: nothing of it is kept."""
         await self.gate.wait_open()
         if not request.body.get("stream"):
-            return checked(request.route, await self._upstream.complete(request.route, request.body))
+            made = await self._upstream.complete(request.route, self.generator.asked(request))
+            return checked(request.route, made)
         return await self._open_stream(Held(uncaptured(), ModelState()), request, None)
 
     async def _with_id(self, held: Held[ModelState], request: Request, call: CallId, *, inside_wait: bool) -> Reply:
@@ -175,20 +220,36 @@ class ModelServer(Holder[ModelState]):
             await self.gate.wait_open()
 
     async def _generate(self, held: Held[ModelState], request: Request, *, inside_wait: bool = False) -> Reply:
-        with self._flying(request, inside_wait=inside_wait):
-            made = await self._upstream.complete(request.route, request.body, request.life)
-            reply = checked(request.route, made)
-        held.state.counts["generated"] += 1
-        return reply
+        """One whole generation, from where an earlier one was cut; captured before it is released."""
+        with self._flying(held, request, inside_wait=inside_wait) as flight:
+            made = await self._made(held, flight)
+        return made.reply
+
+    async def _made(self, held: Held[ModelState], flight: Flight) -> Made:
+        request, state = flight.request, held.state
+        try:
+            made = await self.generator.make(flight)
+        except ParticipantError as error:
+            state.keep_cut(request, flight.prefix())
+            await self._capture.failed(held.life, state.captured, request, error)
+            raise
+        await self._capture.ended(held.life, state.captured, request, made)
+        state.counts["generated"] += 1
+        return made
 
     @contextmanager
-    def _flying(self, request: Request, *, inside_wait: bool = False) -> Iterator[None]:
-        flight = Flight(request, inside_wait)
-        self._flights.add(flight)
+    def _flying(self, held: Held[ModelState], request: Request, *, inside_wait: bool = False) -> Iterator[Flight]:
+        flight = Flight(
+            request,
+            inside_wait=inside_wait,
+            begun=held.state.take_cut(request),
+            uncuttable=self.generator.uncuttable(request),
+        )
+        held.state.flights.add(flight)
         try:
-            yield
+            yield flight
         finally:
-            self._flights.discard(flight)
+            held.state.flights.discard(flight)
 
     # Streams
 
@@ -210,28 +271,66 @@ class ModelServer(Holder[ModelState]):
     async def _open_stream(self, held: Held[ModelState], request: Request, kept: Kept | None) -> Reply:
         """Begin upstream, so that a refusal keeps its status, and hand the stream over."""
         async with AsyncExitStack() as stack:
-            flight = Flight(request, inside_wait=False)
-            self._flights.add(flight)
-            stack.callback(self._flights.discard, flight)
             if kept is not None and request.call is not None:
                 stack.callback(_forget_unfinished, held, request.call, kept)
+            flight = stack.enter_context(self._flying(held, request))
+            begun = flight.prefix()
+            if begun is not None and isinstance(self.generator.decide(request, begun), Continue):
+                return await self._continue_stream(held, flight, kept)
+            flight.start_over()
             with self.working(held):
-                opening = self._upstream.stream(request.route, request.body, request.life)
+                body = self.generator.asked_stream(request)
+                opening = self._upstream.stream(request.route, body, request.life, call=request.call)
                 chunks = await stack.enter_async_context(opening)
                 if chunks.status != 200:
                     return Reply(chunks.status, parse(b"".join([chunk async for chunk in chunks])))
-            stream = PassingStream(self, held, chunks)
+            stream = PassingStream(self, held, chunks, flight.listen(request.route))
             held.state.streams.add(stream)
             stack.callback(held.state.streams.discard, stream)
-            stream.on_end = lambda reply: self._stream_ended(held, request, kept, reply)
+            ended = stack.enter_context(self._keeping_prefix(held, flight))
+            stream.on_end = lambda reply: self._stream_ended(held, flight, kept, reply, ended)
             stream.resources = stack.pop_all()
         return Reply(200, None, {"content-type": EVENT_STREAM}, stream)
 
-    def _stream_ended(
-        self, held: Held[ModelState], request: Request, kept: Kept | None, reply: Reply
+    @contextmanager
+    def _keeping_prefix(self, held: Held[ModelState], flight: Flight) -> Iterator[list[Reply]]:
+        """What had come is kept, unless the whole is put into the list that this gives."""
+        whole: list[Reply] = []
+        try:
+            yield whole
+        finally:
+            if not whole:
+                held.state.keep_cut(flight.request, flight.prefix())
+
+    async def _continue_stream(self, held: Held[ModelState], flight: Flight, kept: Kept | None) -> Reply:
+        """The whole of a stream that was cut, once the rest of it has been generated."""
+        request = flight.request
+        with self.working(held):
+            made = await self._made(held, flight)
+        if not made.reply.ok:
+            return made.reply
+        events = b"".join(as_stream(request.route, made.reply.body, request.body))
+        reply = Reply(200, events.decode(), {**made.reply.headers, "content-type": EVENT_STREAM})
+        over = self._keep_stream(held, request, kept, reply)
+        await self._deliver(held)
+        if over is not None:
+            over(True)
+        return replayed(reply)
+
+    async def _stream_ended(
+        self, held: Held[ModelState], flight: Flight, kept: Kept | None, reply: Reply, ended: list[Reply]
     ) -> Callable[[bool], None] | None:
         """The whole of it is here: keep it as any other reply. What to do when the client has had it, or has gone."""
-        held.state.counts["generated"] += 1
+        request, state = flight.request, held.state
+        made = self.generator.passed(flight, reply)
+        await self._capture.ended(held.life, state.captured, request, made)
+        state.counts["generated"] += 1
+        ended.append(reply)
+        return self._keep_stream(held, request, kept, reply)
+
+    def _keep_stream(
+        self, held: Held[ModelState], request: Request, kept: Kept | None, reply: Reply
+    ) -> Callable[[bool], None] | None:
         if kept is not None and request.call is not None:
             held.replies.finish(request.call, kept, reply)
             return None
@@ -247,20 +346,43 @@ class ModelServer(Holder[ModelState]):
 
     # What the control plane asks
 
+    def _flights(self) -> Iterator[Flight]:
+        for held in self._held.values():
+            yield from held.state.flights
+
     def check_export(self) -> None:
         """Refuse while a call inside a waited-for step is in flight: its step is not at a boundary."""
-        if count := sum(flight.inside_wait for flight in self._flights):
+        if count := sum(flight.inside_wait for flight in self._flights()):
             raise ParticipantError(
                 Code.INVALID_PHASE, f"{count} model calls are in flight inside steps that are waited for"
             )
 
     def counts(self) -> dict[str, int]:
-        """For the status; `kept`, `held` and `anew` are the dispositions."""
+        """For the status; `kept`, `held`, `cut` and `anew` are the dispositions, `anew_<reason>` says why."""
         waiting = sum(len(items) for held in self._held.values() for items in held.state.undelivered.values())
         finished = sum(kept.reply is not None for held in self._held.values() for _, kept in held.replies)
         held_now = self._holding + waiting
-        dispositions = {"kept": finished - self._holding, "held": held_now, "anew": len(self._flights)}
-        return {**super().counts(), "in_flight": len(self._flights), **dispositions}
+        flying = Counter(flight.disposition for flight in self._flights())
+        reasons = {f"anew_{reason}": count for reason, count in flying.items() if reason != CUT}
+        generator = self.generator
+        return {
+            **super().counts(),
+            "in_flight": flying.total(),
+            "kept": finished - self._holding,
+            "held": held_now,
+            "cut": flying[CUT],
+            "anew": flying.total() - flying[CUT],
+            **reasons,
+            "tokens_continued": generator.tokens["continued"],
+            "tokens_regenerated": generator.tokens["regenerated"],
+            **(self._capture.ledger.counts() if self._capture.ledger else {}),
+        }
+
+    async def retire(self, lives: Sequence[Life], timeout_s: float) -> list[Life]:
+        """As every holder does; their ledgers are retired too."""
+        left = await super().retire(lives, timeout_s)
+        await self._capture.retire(lives)
+        return left
 
     def free_state(self, held: Held[ModelState]) -> None:
         """End its streams at once, wherever their readers are."""
@@ -272,20 +394,26 @@ class ModelServer(Holder[ModelState]):
         return ModelState()
 
     def export_state(self, held: Held[ModelState]) -> Any:
-        """The counts, and what nobody has had yet."""
+        """The counts, what nobody has had yet, the beginnings of what is not finished, and the ledger's rows."""
         state = held.state
         undelivered = [
             {"digest": digest, "status": r.status, "body": r.body, "headers": dict(r.headers)}
             for digest, items in state.undelivered.items()
             for r in (item.reply for item in items)
         ]
-        return {"counts": dict(state.counts), "undelivered": undelivered}
+        flying = [cut_of(f.request, p) for f in state.flights if (p := f.prefix()) is not None and p.ids]
+        every = (*state.cuts, *flying)
+        cuts = [{"call": cut.call, "digest": cut.digest, "prefix": dump_prefix(cut.prefix)} for cut in every]
+        rows = self._capture.rows(held.life, state.captured)
+        return {"counts": dict(state.counts), "undelivered": undelivered, "cuts": cuts, "ledger": rows}
 
     def import_state(self, payload: Mapping[str, Any]) -> ModelState:
         """The state again."""
         state = ModelState(Counter({str(key): int(value) for key, value in payload["counts"].items()}))
         for item in payload["undelivered"]:
             state.hold(item["digest"], Reply(item["status"], item["body"], item["headers"]))
+        state.cuts = [Cut(each["call"], each["digest"], load_prefix(each["prefix"])) for each in payload["cuts"]]
+        state.captured.carried = payload["ledger"]
         return state
 
 

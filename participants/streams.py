@@ -3,14 +3,20 @@
 A stream is whole once the backend has ended it; then it is a reply like any other, kept or held, and what the client
 has not had of it is delivered after resume. There is no task: the reader's own turns move it, so a slow reader slows
 the backend. Ending a life closes its streams at once, and a reader's next turn is refused.
+
+Nothing that says the end is passed on before the owner has taken note of the whole.
+
+A stream that ends before it is whole, because the backend broke off or the client has gone, leaves its prefix with the
+owner: a repeat of the call continues it.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from .data import Reply
 from .errors import Code, ParticipantError
+from .flights import Listening
 from .holder import Held
 
 if TYPE_CHECKING:
@@ -24,7 +30,7 @@ Over = Callable[[bool], None]
 """Told at the end whether the client has had all of it."""
 
 
-def _nothing(reply: Reply) -> Over | None:
+async def _nothing(reply: Reply) -> Over | None:
     """Set by the owner."""
     return None
 
@@ -32,18 +38,19 @@ def _nothing(reply: Reply) -> Over | None:
 class PassingStream:
     """One generation on its way through; `aclose` it, read to its end or not."""
 
-    def __init__(self, server: "ModelServer", held: Held[Any], chunks: "Chunks") -> None:
-        """`held` is whose it is."""
+    def __init__(self, server: "ModelServer", held: Held[Any], chunks: "Chunks", listening: Listening) -> None:
+        """`held` is whose it is; `listening` hears what passes."""
         self._server = server
         self._held = held
         self._chunks = chunks
+        self._listening = listening
         self._pending: list[bytes] = []
         self._all: list[bytes] = []
         self._whole: Reply | None = None
         self._aborted = False
         self._over: Over | None = None
-        self.on_end: Callable[[Reply], Over | None] = _nothing
-        """Called once the backend has ended it, with all of it."""
+        self.on_end: Callable[[Reply], Awaitable[Over | None]] = _nothing
+        """Awaited once the backend has ended it, with all of it."""
         self.resources = AsyncExitStack()
         """Closed with it."""
 
@@ -53,7 +60,7 @@ class PassingStream:
     async def __anext__(self) -> bytes:
         while self._whole is None:
             await self._read()
-            if self._pending and not self._server.gate.closed:
+            if self._pending and not self._listening.over and not self._server.gate.closed:
                 return self._take()
         if self._pending:
             with self._working():
@@ -64,19 +71,19 @@ class PassingStream:
 
     async def _read(self) -> None:
         with self._working():
-            try:
-                chunk = await anext(self._chunks)
-            except StopAsyncIteration:
-                self._end()
-                return
+            chunk = await self._listening.hear(self._chunks)
+        if chunk is None:
+            await self._end()
+            return
         self._pending.append(chunk)
         self._all.append(chunk)
 
-    def _end(self) -> None:
+    async def _end(self) -> None:
         text = b"".join(self._all).decode(errors="replace")
-        self._whole = Reply(200, text, {"content-type": EVENT_STREAM})
+        whole = Reply(200, text, {"content-type": EVENT_STREAM})
         self._all.clear()
-        self._over = self.on_end(self._whole)
+        self._over = await self.on_end(whole)
+        self._whole = whole
 
     def _take(self) -> bytes:
         taken = b"".join(self._pending)

@@ -15,7 +15,7 @@ from ..errors import Code, ParticipantError
 from ..generations import CHAT, RESPONSES
 from . import sse
 from .prefix import Prefix, Segment
-from .scores import Entry, as_columns, entries_of
+from .scores import COLUMNS, Entry, entries_of
 
 COMPLETIONS = "/v1/completions"
 _ENVELOPE = frozenset(
@@ -107,8 +107,7 @@ def failure_of(event: Mapping[str, Any]) -> ParticipantError:
 class _Choice:
     """One choice as it grows."""
 
-    __slots__ = ("calls", "chars", "columns", "covered", "extras", "finish", "ids", "other", "refused", "scores",
-                 "steps", "texts")  # fmt: skip
+    __slots__ = ("calls", "chars", "covered", "extras", "finish", "ids", "other", "scores", "steps", "texts")
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -117,10 +116,8 @@ class _Choice:
         self.covered: tuple[int, int] = (0, 0)
         """Texts and log probabilities that had come when ids came last."""
         self.steps: list[tuple[int, int]] = []
-        self.scores: list[Entry] = []
-        self.refused: list[Entry] = []
-        self.columns: bool | None = None
-        """Whether log probabilities come in the form of Completions."""
+        self.scores: list[Mapping[str, Any]] = []
+        """Log probabilities as they came: most are never looked at."""
         self.finish: str | None = None
         self.calls: dict[int, dict[str, Any]] = {}
         self.other: dict[str, Any] = {}
@@ -189,9 +186,7 @@ class ChoiceReader:
             choice.texts.append(text)
             choice.chars += len(text)
         if logprobs := raw.get("logprobs"):
-            choice.columns = "tokens" in logprobs
-            choice.scores += entries_of(logprobs)
-            choice.refused += logprobs.get("refusal") or ()
+            choice.scores.append(logprobs)
         ids = raw.get("token_ids")
         if ids is None:
             ids = event.get("token_ids")
@@ -257,7 +252,7 @@ class ChoiceReader:
             prompt=None if self._prompt is None else tuple(self._prompt),
             ids=None if ids is None else tuple(ids),
             text="".join(choice.texts[:texts]),
-            logprobs=tuple(choice.scores[:scores]),
+            logprobs=_entries(choice.scores[:scores]),
             segments=segments_of(self._weights, len(ids or ())),
             calls=bool(calls or choice.other.get("function_call")),
             reasoning=any(choice.other.get(key) for key in _REASONING),
@@ -289,8 +284,9 @@ class ChoiceReader:
         whole: dict[str, Any] = {"index": index}
         if self._chat:
             whole["message"] = self._message(choice, text)
-            refused = {"refusal": choice.refused} if choice.refused else {}
-            whole["logprobs"] = None if choice.columns is None else {"content": choice.scores, **refused}
+            refused = [entry for each in choice.scores for entry in each.get("refusal") or ()]
+            content = {"content": list(_entries(choice.scores))} | ({"refusal": refused} if refused else {})
+            whole["logprobs"] = content if choice.scores else None
         else:
             whole["text"] = text
             whole["logprobs"] = self._written(choice)
@@ -309,9 +305,15 @@ class ChoiceReader:
 
     @staticmethod
     def _written(choice: _Choice) -> dict[str, Any] | None:
-        if choice.columns is None:
+        if not choice.scores:
             return None
-        return as_columns(choice.scores) if choice.columns else {"content": choice.scores}
+        if "tokens" not in choice.scores[0]:
+            return {"content": list(_entries(choice.scores))}
+        return {name: [each for scores in choice.scores for each in scores.get(name) or ()] for name in COLUMNS}
+
+
+def _entries(scores: Iterable[Mapping[str, Any]]) -> tuple[Entry, ...]:
+    return tuple(entry for each in scores for entry in entries_of(each))
 
 
 def usage_of(prompt: int, generated: int) -> dict[str, int]:

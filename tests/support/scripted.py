@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from participants import Code, ParticipantError, Reply
+from participants.data import CallId
 from store import Life
 from tests.support.journal import Journal
 from tests.support.owners import Pause
@@ -64,7 +65,9 @@ class ScriptedUpstream:
         return failure or Reply(200, _chat(turns, turn) if "messages" in body else _response(turns, turn))
 
     @asynccontextmanager
-    async def stream(self, route: str, body: Mapping[str, Any], life: Life | None = None) -> AsyncIterator["Pieces"]:
+    async def stream(
+        self, route: str, body: Mapping[str, Any], life: Life | None = None, *, call: CallId | None = None
+    ) -> AsyncIterator["Pieces"]:
         """Four pieces; the third is held as the call would be."""
         name, _ = task_of(body)
         event = f"model {name} {turn_of(body)}"

@@ -1,0 +1,154 @@
+"""One admitted generation on its way: what it continues, what has come of it, and so what a cut of it is.
+
+A flight reads its backend's stream as it comes. Its prefix at any moment is what it continues, if anything, and
+everything that has come since: a cut copies that, and touches neither the stream nor the backend.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import orjson
+
+from .cuts import Prefix, Reading, Reason, sse
+from .cuts.joining import combined
+from .cuts.reading import ChoiceReader, parsed
+from .cuts.response_reading import ResponseReader
+from .data import CallId, Request
+from .errors import ParticipantError
+from .generations import CHAT, RESPONSES
+from .upstream import Chunks
+
+CUT = "cut"
+END_GRACE_S = 1.0
+"""How long the end of a connection is waited for once the stream has said that it is over."""
+_ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
+
+
+class Listening:
+    """One stream of a backend, read as it comes. What is wrong with it is in the reading, and raises nothing."""
+
+    def __init__(self, route: str) -> None:
+        """`route` is the one that was asked."""
+        self._parser = sse.Parser()
+        self._reader: ResponseReader | ChoiceReader = (
+            ResponseReader() if route == RESPONSES else ChoiceReader(chat=route == CHAT)
+        )
+        self._failure: ParticipantError | None = None
+        self.over = False
+        """Whether the stream has said that it is over, though its connection may still be open."""
+
+    async def hear(self, chunks: Chunks) -> bytes | None:
+        """The next bytes; None at the end. Raises `model_failed` where the stream breaks off."""
+        with anyio.move_on_after(END_GRACE_S if self.over else None):
+            try:
+                chunk = await anext(chunks)
+            except StopAsyncIteration:
+                return None
+            self.feed(chunk)
+            return chunk
+        return None
+
+    def feed(self, chunk: bytes) -> None:
+        """More bytes."""
+        if self.over or self._failure:
+            return
+        try:
+            payloads = self._parser.feed(chunk)
+        except ParticipantError as error:
+            self._failure = error
+            return
+        if sse.DONE in payloads:
+            self.over = True
+            payloads = payloads[: payloads.index(sse.DONE)]
+        events = self._events(payloads)
+        self._reader.feed(events)
+        self.over = self.over or any(event.get("type") in _ENDS for event in events)
+
+    def _events(self, payloads: list[bytes]) -> Sequence[dict[str, Any]]:
+        try:
+            found = [orjson.loads(payload) for payload in payloads]
+            if all(type(each) is dict for each in found):
+                return found
+        except orjson.JSONDecodeError:
+            pass
+        events, self._failure = parsed(b"".join(b"data: " + payload + b"\n\n" for payload in payloads))
+        return events
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether the id of a generated token has come."""
+        return self._reader.has_ids
+
+    def reading(self) -> Reading:
+        """What has come so far."""
+        return self._reader.reading(self._failure)
+
+
+class Flight:
+    """One admitted call that is not finished."""
+
+    __slots__ = ("_begun", "_stream", "inside_wait", "request", "staged", "uncuttable")
+
+    def __init__(
+        self, request: Request, *, inside_wait: bool = False, begun: Prefix | None = None, uncuttable: str = ""
+    ) -> None:
+        """`begun` is what it continues; `uncuttable` the reason why it would be generated anew after a crash."""
+        self.request = request
+        self.inside_wait = inside_wait
+        self.uncuttable = uncuttable
+        self.staged: Mapping[str, Any] | None = None
+        self._begun = begun
+        self._stream: Listening | None = None
+
+    @property
+    def disposition(self) -> str:
+        """`CUT`, or the reason why it would be generated anew."""
+        if self.uncuttable:
+            return self.uncuttable
+        begun = self._begun is not None or (self._stream is not None and self._stream.has_ids)
+        return CUT if begun else Reason.NOTHING_GENERATED
+
+    def listen(self, route: str) -> Listening:
+        """A stream begins: from the start, or of the rest after what there is."""
+        self._begun = self.prefix()
+        self._stream = Listening(route)
+        return self._stream
+
+    def reading(self) -> Reading | None:
+        """What has come of the stream that it listens to."""
+        return self._stream.reading() if self._stream else None
+
+    def start_over(self) -> None:
+        """What there is counts for nothing."""
+        self._begun = self._stream = None
+
+    def prefix(self) -> Prefix | None:
+        """The exact beginning that is here; None where nothing is."""
+        if self._stream is None:
+            return self._begun
+        here = self._stream.reading().prefix
+        return here if self._begun is None else combined(self._begun, here)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The beginning of a generation that is not finished, for whoever asks for it again."""
+
+    call: str
+    """The id of the call as text; empty for one without."""
+    digest: str
+    """Of the request."""
+    prefix: Prefix
+
+    def is_before(self, call: CallId) -> bool:
+        """Whether the caller of this cut has moved past it."""
+        if not self.call:
+            return False
+        mine = CallId.parse(self.call)
+        return (mine.caller, mine.parent) == (call.caller, call.parent) and mine.boundary < call.boundary
+
+    def answers(self, request: Request) -> bool:
+        """Whether it is the beginning of the answer to a request."""
+        return self.call == (str(request.call) if request.call else "") and self.digest == request.digest
