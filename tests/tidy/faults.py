@@ -4,7 +4,7 @@ Tests say it themselves, with `pytest.mark.fault(rows)`; those whose module is a
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from .tree import ROOT, AnyFunction, Module, modules
@@ -49,6 +49,28 @@ ROWS = {
     33: "an object deleted by another tool",
     34: "a copy between kinds of stores",
     35: "an ETag that is no digest",
+    36: "a participant that is not parked at the deadline",
+    37: "a participant that dies before it is prepared",
+    38: "a participant that dies between prepare and commit",
+    39: "a participant that dies before the publication",
+    40: "a coordinator that dies after prepare",
+    41: "a coordinator that dies before resume",
+    42: "a coordinator that dies in a restore",
+    43: "two coordinators at once",
+    44: "a prepare that comes again",
+    45: "a call in a phase or round that it does not fit",
+    46: "a worker restarted while paused",
+    47: "a restore that comes twice",
+    48: "a checkpoint restored after its replacement ran",
+    49: "a stale life that writes or finishes late",
+    50: "a lease that runs out in a long commit",
+    51: "clocks that differ or jump",
+    52: "an episode that finishes during prepare",
+    53: "a retire while a checkpoint is open",
+    54: "a retire that comes twice or of nobody",
+    55: "a verifier in flight",
+    56: "a partition that heals",
+    57: "64,000 rollouts in flight",
     58: "names that would be paths",
     59: "links and devices inside a checkpoint",
     60: "decompression bombs",
@@ -56,6 +78,7 @@ ROWS = {
     62: "a newer major version or an unknown feature",
     63: "a manifest of another run",
     64: "a manifest that names something outside its prefix",
+    65: "a control call with a wrong token, or an old one again",
     66: "a payload that is a pickle, or holds a credential",
 }
 
@@ -139,6 +162,19 @@ ELSEWHERE = {
         "store/test_copy.py::test_pruning_keeps_what_was_copied_in",
     ],
     35: ["store/backends/test_s3_faults.py::test_an_etag_that_is_no_digest_is_of_no_interest"],
+    43: [
+        "orchestrator/collect/test_sameness.py::test_a_second_collector_beside_a_live_one_is_refused",
+        "orchestrator/collect/test_sameness.py::test_take_over_fences_the_first_and_its_later_rows_do_not_count",
+    ],
+    48: ["participants/test_continuation.py::test_a_checkpoint_restores_again_after_its_replacement_died"],
+    52: [
+        "participants/test_continuation.py::test_an_episode_that_finishes_during_prepare_is_delivered_once",
+        "participants/test_environment.py::test_no_result_of_a_run_leaves_while_prepared",
+    ],
+    55: [
+        "participants/test_continuation.py::test_a_verify_in_flight_that_ends_without_a_crash_is_used_and_not_run_again",
+        "participants/test_environment.py::test_a_checkpoint_waits_for_a_verify_only_where_it_is_declared",
+    ],
     58: [
         "store/test_layout.py::test_a_hostile_name_is_refused_whatever_it_should_name",
         "store/test_layout.py::test_a_life_cannot_even_be_made_of_a_hostile_rollout_id",
@@ -158,11 +194,29 @@ ELSEWHERE = {
 """Below tests/, as `path::function`."""
 
 
-def rows_of(function: AnyFunction) -> Iterator[int]:
-    """The rows that a test's own marks name."""
-    for mark in function.decorator_list:
+def rows_of(marks: Iterable[ast.expr]) -> Iterator[int]:
+    """The rows that marks name."""
+    for mark in marks:
         if isinstance(mark, ast.Call) and ast.unparse(mark.func) == MARK:
             yield from (int(ast.unparse(row)) for row in mark.args)
+
+
+def rows_of_all(module: Module) -> list[int]:
+    """The rows that a module's `pytestmark` names, for each test in it."""
+    values = [node.value for node in module.tree.body if isinstance(node, ast.Assign) and _names(node) == "pytestmark"]
+    return [row for value in values for row in rows_of(value.elts if isinstance(value, ast.List) else [value])]
+
+
+def _names(node: ast.Assign) -> str:
+    return ast.unparse(node.targets[0])
+
+
+def marked(root: Path) -> Iterator[tuple[str, int]]:
+    """Each test with each row that a mark of its own or of its module names."""
+    for module in modules(root, "tests"):
+        shared = rows_of_all(module)
+        for name, function in names_in(module):
+            yield from ((name, row) for row in (*shared, *rows_of(function.decorator_list)))
 
 
 def names_in(module: Module) -> Iterator[tuple[str, AnyFunction]]:
@@ -174,18 +228,16 @@ def names_in(module: Module) -> Iterator[tuple[str, AnyFunction]]:
 
 def covered(root: Path) -> dict[int, list[str]]:
     """Row to tests, those that are marked and those listed here; every name is one that exists."""
-    tests = dict(pair for module in modules(root, "tests") for pair in names_in(module))
+    tests = {name for module in modules(root, "tests") for name, _ in names_in(module)}
     found = {row: [name for name in ELSEWHERE.get(row, ()) if name in tests] for row in ROWS}
-    for name, function in tests.items():
-        for row in rows_of(function):
-            found.get(row, []).append(name)
+    for name, row in marked(root):
+        found.get(row, []).append(name)
     return {row: sorted(set(names)) for row, names in found.items()}
 
 
 def invented(root: Path) -> list[str]:
-    """Tests that are marked with a row past the end of the table; rows of other parts than the store are theirs."""
-    marked = ((name, row) for module in modules(root, "tests") for name, f in names_in(module) for row in rows_of(f))
-    return [f"{name}: there is no row {row}" for name, row in marked if not 1 <= row <= LAST]
+    """Tests that are marked with a row past the end of the table."""
+    return [f"{name}: there is no row {row}" for name, row in marked(root) if not 1 <= row <= LAST]
 
 
 def gone(root: Path) -> list[str]:
@@ -198,7 +250,7 @@ def page(root: Path) -> str:
     """The page, whole."""
     found = covered(root)
     lines = [
-        "# What can go wrong with a store, and the tests of it",
+        "# What can go wrong, and the tests of it",
         "",
         "Written by `python -m tests.tidy.faults` from the tests themselves; names are below `tests/`.",
         "",

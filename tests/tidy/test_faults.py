@@ -10,8 +10,8 @@ from .tree import ROOT, expect_none, modules, plant
 
 pytestmark = pytest.mark.unit
 
-REPORTS = {1, 3, 6, 9, 10, 11, 13, 15, 19, 20}
-"""Those that touch the store."""
+REPORTS = {*range(1, 8), *range(9, 21)}
+"""Those that touch the store, or what is in flight."""
 REPORT_ROW = re.compile(r"^\| (\d+) \|.*\|(.*)\|$", re.MULTILINE)
 
 
@@ -28,7 +28,7 @@ def test_the_page_of_faults_is_the_one_that_the_tests_give() -> None:
     assert (ROOT / PAGE).read_text(encoding="utf-8") == page(ROOT)
 
 
-def test_every_public_report_that_touches_the_store_has_a_test_that_exists() -> None:
+def test_every_public_report_has_a_test_that_exists() -> None:
     """Each row of the page of reports names tests, and all of them are there."""
     tests = {name for module in modules(ROOT, "tests") for name, _ in names_in(module)}
     rows = REPORT_ROW.findall((ROOT / "docs/public-reports.md").read_text(encoding="utf-8"))
@@ -47,6 +47,19 @@ def test_a_mark_is_read_from_a_test(tmp_path: Path) -> None:
     assert {row: names for row, names in found.items() if names} == {
         4: ["store/test_x.py::test_a"],
         66: ["store/test_x.py::test_a"],
+    }
+
+
+def test_a_mark_of_a_module_is_one_of_each_of_its_tests(tmp_path: Path) -> None:
+    """Alone or in a list, beside a test's own."""
+    alone = '"""A."""\nimport pytest\npytestmark = pytest.mark.fault(57)\ndef test_a(): ...\ndef test_b(): ...\n'
+    text = '"""A."""\nimport pytest\npytestmark = [pytest.mark.unit, pytest.mark.fault(50)]\n'
+    listed = f"{text}@pytest.mark.fault(66)\ndef test_c(): ...\n"
+    found = covered(plant(tmp_path, {"tests/store/test_x.py": alone, "tests/store/test_y.py": listed}))
+    assert {row: names for row, names in found.items() if names} == {
+        50: ["store/test_y.py::test_c"],
+        57: ["store/test_x.py::test_a", "store/test_x.py::test_b"],
+        66: ["store/test_y.py::test_c"],
     }
 
 
