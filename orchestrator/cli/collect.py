@@ -8,10 +8,9 @@ from typing import Annotated
 import anyio
 import typer
 
-from store import Fenced, StoreError
+from store import Fenced, NotAStore, StoreError
 
 from .exits import Exit, exit_of
-from .signals import interruptible
 
 GC_THRESHOLD = (50_000, 20, 20)
 """With tens of thousands of episodes in memory, Python spends a third of its time looking for cycles otherwise."""
@@ -35,7 +34,7 @@ def command(
     # Here and not above: no other command waits until the collection run and its participants are imported.
     from rich.console import Console
 
-    from ..collect import ConfigError, Options, collect, is_terminal, json_events, load_config, plain_events
+    from ..collect import ConfigError, Ending, Options, collect, is_terminal, json_events, load_config, plain_events
     from ..errors import CoordinationError
 
     console = Console(stderr=True)
@@ -47,18 +46,18 @@ def command(
         retry_failed=retry_failed,
         console=console if is_terminal() and not as_json else None,
     )
+    ending = Ending()
+    ending.install()
     gc.set_threshold(*GC_THRESHOLD)
     sys.path.insert(0, str(config.resolve().parent))  # Servers of one's own may stand beside the configuration.
     try:
-        with interruptible():
-            summary = anyio.run(collect, load_config(config), options, emit)
+        summary = anyio.run(collect, load_config(config), options, emit, None, None, ending)
     except (ConfigError, StoreError, CoordinationError) as error:
         code = _code_of(error)
         console.print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
         if as_json:
             emit("failed", {"error": type(error).__name__, "message": str(error), "exit_code": int(code)})
         raise typer.Exit(code) from error
-    emit("summary", summary.as_facts())
     raise typer.Exit(summary.exit_code)
 
 
@@ -67,8 +66,11 @@ def _code_of(error: Exception) -> int:
 
     if isinstance(error, Fenced):
         return EXIT_FENCED
+    if isinstance(error, NotAStore):
+        return Exit.REFUSED  # Told at its opening, before anything was begun.
     if isinstance(error, StoreError):
-        return exit_of(error)
+        found = exit_of(error)
+        return Exit.FAILED if found is Exit.NOTHING else found
     return Exit.REFUSED if isinstance(error, ConfigError) else Exit.FAILED
 
 

@@ -3,6 +3,7 @@
 from .checkpoints import Checkpoints
 from .collector import Collector, Emit
 from .config import Config, ConfigError, load_config
+from .ending import Ending
 from .ledger import RunLedger
 from .progress import is_terminal, json_events, plain_events
 from .rows import Rollout, load_rollouts, plan_rollouts
@@ -17,6 +18,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "Emit",
+    "Ending",
     "Line",
     "Options",
     "Rollout",

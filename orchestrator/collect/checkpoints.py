@@ -26,7 +26,10 @@ RETRY_S = 1.0
 LAST_PREPARE_S = 5.0
 """For the short steps that began while long ones were retired."""
 LAST_ROUNDS = 5
-RETIRE_TIMEOUT_S = 5.0
+RETIRE_TIMEOUT_S = 2.0
+"""At each of three kinds of participant in turn."""
+SETTLE_S = 30.0
+"""For the checkpoint that is being taken when the last row is there."""
 PRUNE_EVERY_S = 10.0
 """It takes as long as a small checkpoint, so that short intervals are not spent on it."""
 
@@ -147,12 +150,26 @@ class Checkpoints:
         if self._pruned is not None and time.monotonic() - self._pruned < PRUNE_EVERY_S:
             return
         self._pruned = time.monotonic()
+        await self._prune_in(self._store)
+
+    async def sweep(self, *, older_than_s: float) -> None:
+        """Prune once more, and remove what lay there before this start: only killed or fenced ones have left it."""
+        limits = replace(self._store.limits, sweep_after_s=older_than_s)
+        await self._prune_in(replace(self._store, limits=limits))
+
+    async def _prune_in(self, store: Store) -> None:
         try:
-            await prune(self._store, Retention(keep_last=self._table.keep_last))
+            await prune(store, Retention(keep_last=self._table.keep_last))
         except Fenced:
             raise
         except StoreError as error:
             self._collector.emit("prune_failed", {"error": str(error)})
+
+    async def settle(self) -> None:
+        """Let one that is being taken come to its end, within limits: cancelled, it would leave what nobody needs."""
+        with anyio.move_on_after(SETTLE_S):
+            async with self._one_at_a_time:
+                return
 
     def at_risk(self) -> Work:
         """Work of the episodes in flight that no checkpoint has yet."""
@@ -173,7 +190,7 @@ class Checkpoints:
                 return ref
             await anyio.sleep(min(RETRY_S, max(0.0, ends - anyio.current_time())))
         for _ in range(LAST_ROUNDS):
-            blocking = self._collector.world.blocking()
+            blocking = [life for life in self._collector.world.blocking() if self._collector.ledger.is_open(life)]
             if not blocking:
                 return None
             await self._retire(blocking)

@@ -6,18 +6,45 @@ Relative paths are relative to the file. Credentials never stand in it: it names
 import json
 import os
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+MAX_INT = 2**63 - 1
+"""The largest integer of TOML, and of what is written as JSON."""
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Natural = Annotated[int, Field(ge=0, le=MAX_INT)]
+Positive = Annotated[int, Field(ge=1, le=MAX_INT)]
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; the message names the key."""
+    """The configuration cannot be used, or not with what is there; the message says what to change."""
+
+
+class OtherRun(ConfigError):
+    """The output has rows that this run neither continues nor was told to put aside."""
+
+    def __init__(self, output: str, runs: Collection[str]) -> None:
+        super().__init__(
+            f"{output} has rows of another run ({', '.join(runs)}), as where the checkpoint store was replaced, its "
+            "url changed, or checkpoints were turned on or off. Put the earlier store or url back, name another "
+            "output, or start anew with --fresh: those rows do not count then"
+        )
+
+
+class StoreGone(ConfigError):
+    """The checkpoint store that the rows of the output belong to is not there, or is an older one."""
+
+    def __init__(self, url: str, output: str, why: str, fresh: str) -> None:
+        super().__init__(
+            f"{url} {why}, and {output} has rows of a run with checkpoints. Put its store or the earlier url back, or "
+            f"{fresh} with --fresh: those rows do not count then"
+        )
 
 
 class Table(BaseModel):
@@ -26,12 +53,28 @@ class Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def _as_json(values: dict[str, Any]) -> dict[str, Any]:
+    """Refuse what JSON cannot say: dates, numbers that are not finite, integers of more than 64 bits, other keys."""
+    for name, value in values.items():
+        try:
+            json.dumps(value, allow_nan=False)  # It refuses dates, which orjson would write as text.
+            orjson.dumps(value)  # It refuses integers of more than 64 bits, and keys that are no text.
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(
+                f"{name} cannot be written as JSON ({error}); a date, for one, is given as text"
+            ) from error
+    return values
+
+
+JSONTable = Annotated[dict[str, Any], AfterValidator(_as_json)]
+
+
 class TaskSet(Table):
     """Tasks made by reasoning-gym (extra `tasks`)."""
 
     name: str
-    size: Annotated[int, Field(ge=1)] = 100
-    seed: int = 0
+    size: Positive = 100
+    seed: Annotated[int, Field(ge=-MAX_INT, le=MAX_INT)] = 0
 
 
 class RunTable(Table):
@@ -42,13 +85,15 @@ class RunTable(Table):
     task_set: TaskSet | None = None
     output: Annotated[str, Field(min_length=1)]
     """JSON Lines, a path or URL."""
-    repeats: Annotated[int, Field(ge=1)] = 1
-    limit: Annotated[int, Field(ge=0)] = 0
+    repeats: Positive = 1
+    limit: Natural = 0
     """At most so many rows of the input; 0 for all."""
-    concurrency: Annotated[int, Field(ge=1)] = 64
+    concurrency: Positive = 64
     """Episodes in flight."""
-    max_attempts: Annotated[int, Field(ge=1)] = 3
+    max_attempts: Positive = 3
     """Starts of a rollout before its failure is final."""
+    close_s: Seconds = 10.0
+    """How long a run that was told to stop may take to close its sessions; then its process ends nevertheless."""
 
     @model_validator(mode="after")
     def _one_source(self) -> "RunTable":
@@ -65,21 +110,10 @@ class ModelTable(Table):
     api_key_env: str | None = None
     """Name of the environment variable with the key; the key itself is never stored."""
     dialect: Literal["responses", "chat"] = "chat"
-    parameters: dict[str, Any] = Field(default_factory=dict)
+    parameters: JSONTable = Field(default_factory=dict)
     """Added to every request, such as temperature."""
     retry_for_s: Seconds = 120.0
     """How long a call is tried again while the endpoint cannot be reached or answers 429 or 5xx."""
-
-    @field_validator("parameters")
-    @classmethod
-    def _json_only(cls, parameters: dict[str, Any]) -> dict[str, Any]:
-        for name, value in parameters.items():
-            try:
-                json.dumps(value, allow_nan=False)  # It refuses dates, which orjson would write as text.
-                orjson.dumps(value)  # It refuses integers of more than 64 bits.
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"{name} cannot be sent as JSON ({error})") from error
-        return parameters
 
     @field_validator("base_url")
     @classmethod
@@ -100,8 +134,8 @@ class ModelTable(Table):
 class AgentTable(Table):
     """`[agent]`: limits of the tool loop."""
 
-    max_steps: Annotated[int, Field(ge=1)] = 32
-    max_wall_s: Annotated[float, Field(ge=0)] = 0.0
+    max_steps: Positive = 32
+    max_wall_s: NotNegative = 0.0
     """Active time of one episode, without what it was parked; 0 for no limit."""
 
 
@@ -110,7 +144,7 @@ class ResourcesTable(Table):
 
     server: str
     """`module:Class`."""
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: JSONTable = Field(default_factory=dict)
 
 
 class CheckpointTable(Table):
@@ -118,11 +152,11 @@ class CheckpointTable(Table):
 
     enabled: bool = False
     url: str | None = None
-    interval_s: Annotated[float, Field(ge=0)] = 60.0
+    interval_s: NotNegative = 60.0
     """Between two checkpoints; 0 for none but those asked for by signal."""
     prepare_timeout_s: Seconds = 30.0
     """How long tool calls in flight are waited for."""
-    more_time_s: Annotated[float, Field(ge=0)] = 30.0
+    more_time_s: NotNegative = 30.0
     """Given once more where some are left then."""
     commit_timeout_s: Seconds = 300.0
     publish_timeout_s: Seconds = 60.0
@@ -132,12 +166,19 @@ class CheckpointTable(Table):
     """How often the collector says that it lives, and looks whether another one has taken over."""
     grace_s: Seconds = 60.0
     """How long SIGTERM waits for blockers before it retires them."""
-    keep_last: Annotated[int, Field(ge=1)] = 2
+    keep_last: Positive = 2
     """Checkpoints that are kept."""
     single_writer: bool = False
     """Accept a store without exclusive create, on your word that no second collector can ever run."""
     token_env: str | None = None
-    """Name of the environment variable with the control token, for servers in other processes."""
+    """Kept for servers in other processes, which are asked with a token; refused until a run can have some."""
+
+    @field_validator("token_env")
+    @classmethod
+    def _has_no_effect(cls, name: str | None) -> str | None:
+        if name is not None:
+            raise ValueError("all servers of a run are in its own process, and none asks for a token; remove the key")
+        return name
 
     @model_validator(mode="after")
     def _has_url(self) -> "CheckpointTable":
@@ -168,7 +209,8 @@ def load_config(path: str | os.PathLike[str]) -> Config:
         config = Config.model_validate(document)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        raise ConfigError(f"{path}: {'.'.join(str(s) for s in first['loc']) or 'file'}: {first['msg']}") from error
+        place, said = ".".join(str(step) for step in first["loc"]) or "file", first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{path}: {place}: {said}") from error
     return _anchored(config, Path(path).resolve().parent)
 
 

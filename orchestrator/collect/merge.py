@@ -107,14 +107,15 @@ async def _remove(url: str) -> None:
             await backend.delete([name])
         return
     try:
-        await anyio.Path(path).unlink(missing_ok=True)
+        for gone in (path, _partial(path)):
+            await anyio.Path(gone).unlink(missing_ok=True)
     except OSError as error:
         raise _merge_failed(url, error) from error
 
 
 async def _write_file(path: Path, pieces: AsyncIterator[bytes]) -> None:
     """The file appears whole and durable, in place of any other."""
-    partial = path.with_name(f".{path.name}.merging.tmp")
+    partial = _partial(path)
     file = await anyio.open_file(partial, "wb")
     try:
         async for data in pieces:
@@ -128,6 +129,11 @@ async def _write_file(path: Path, pieces: AsyncIterator[bytes]) -> None:
         raise
     await file.aclose()
     await anyio.to_thread.run_sync(_replace, partial, path)
+
+
+def _partial(path: Path) -> Path:
+    """Of one name, so that a merge that was killed leaves nothing that the next one does not replace."""
+    return path.with_name(f".{path.name}.merging.tmp")
 
 
 def _replace(partial: Path, path: Path) -> None:

@@ -5,34 +5,41 @@ exit code    meaning
 1            the same, and some rollouts failed for good
 75           stopped by SIGTERM or SIGINT; the same command continues
 76           another collector has taken over; this one's later rows do not count
+
+Order: whatever can be refused without the store is refused first; then what the store and the output say; then the run
+is claimed. The summary is told as soon as it stands, before anything is closed, which may take long.
 """
 
-import signal
+import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import anyio
 import anyio.to_thread
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from rich.console import Console
 
 from participants import Upstream
-from store import DEFAULT_LIMITS, Controller, Limits, Store, claim, open_store
+from store import DEFAULT_LIMITS, Controller, Limits, RootMissing, Store, claim, open_store
 
 from .checkpoints import Checkpoints
 from .collector import Collector, Emit
 from .config import CheckpointTable, Config
+from .ending import EXIT_STOPPED, LONGEST_CLOSE_S, Ending
+from .endpoint import Endpoint
 from .fingerprint import fingerprint
 from .ledger import RunLedger
 from .merge import write_output
 from .progress import report_progress
 from .rows import Rollout, load_rollouts
 from .segments import ROWS_ONLY, Header, Kept, Segments, Writer, count_failures, final_lines, open_segments
-from .start import Before, Wishes, check_run, restore_head, rows_only, seal_and_read
-from .world import World, open_world
+from .start import Before, Wishes, check_run, refuse_lost_store, restore_head, rows_only, seal_and_read
+from .world import World, make_parts, run_world
 
-EXIT_FINE, EXIT_FAILURES, EXIT_STOPPED, EXIT_FENCED = 0, 1, 75, 76
+EXIT_FINE, EXIT_FAILURES, EXIT_FENCED = 0, 1, 76
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +65,8 @@ class Options:
 class Summary:
     """What a start of a run came to."""
 
-    exit_code: int = EXIT_FINE
+    exit_code: int = EXIT_STOPPED
+    """As of a run that did not come to its end."""
     rollouts: int = 0
     done: int = 0
     """By this start and earlier ones."""
@@ -102,31 +110,81 @@ class _Run:
     store: Store | None = None
     controller: Controller | None = None
     checkpoints: Checkpoints | None = None
+    ending: Ending = field(default_factory=Ending)
+    summary: Summary = field(default_factory=Summary)
+    endpoint: Endpoint | None = None
+    """Where it is the configuration's own."""
+    left: list[str] = field(default_factory=list)
+    """What killed starts left half written beside the output."""
+    began: float = field(default_factory=time.monotonic)
+    """Before the claim, on the monotonic clock."""
 
 
 async def collect(
-    config: Config, options: Options, emit: Emit, upstream: Upstream | None = None, segments: Segments | None = None
+    config: Config,
+    options: Options,
+    emit: Emit,
+    upstream: Upstream | None = None,
+    segments: Segments | None = None,
+    ending: Ending | None = None,
 ) -> Summary:
-    """Run to the end, or to SIGTERM. Raises ConfigError, StoreError (Fenced among them) and CoordinationError.
+    """Run to the end, or until `ending` hears that it shall stop; the summary is the last event.
 
-    `upstream` and `segments` are opened from the configuration unless they are given.
+    Raises ConfigError, StoreError (Fenced among them) and CoordinationError. `upstream` and `segments` are opened from
+    the configuration unless they are given.
     """
-    async with _bare_errors(), AsyncExitStack() as stack:
-        rollouts = await anyio.to_thread.run_sync(load_rollouts, config)
-        fields = await anyio.to_thread.run_sync(fingerprint, config, rollouts)
-        store = await stack.enter_async_context(_open_store(config.checkpoint)) if config.checkpoint.enabled else None
-        if segments is None:
-            name, alone = store.run_id if store else ROWS_ONLY, config.checkpoint.single_writer
-            segments = await open_segments(config.run.output, name, single_writer=alone)
-            stack.push_async_callback(segments.aclose)
-        run = _Run(config, options, emit, rollouts, fields, segments, store)
-        if store is not None:
-            await check_run(store, segments, fields, options.wishes)
-            base = "none" if options.fresh else "head"
-            claimed = claim(store, base, take_over=options.take_over)  # type: ignore[arg-type]
-            run.controller = await stack.enter_async_context(claimed)
-        world = await stack.enter_async_context(open_world(config, store, upstream))
-        return await _collect(run, world)
+    ending, summary, close_s = ending or Ending(), Summary(), config.run.close_s
+    ending.attach()
+
+    def tell_end() -> None:
+        """Before anything is closed, which may take long, or be cut short."""
+        ending.code = summary.exit_code
+        emit("summary", summary.as_facts())
+        ending.limit(LONGEST_CLOSE_S if ending.told is None else close_s)
+
+    told = False
+    with anyio.CancelScope() as scope, ending.stopping_by(scope.cancel, close_s):
+        async with _bare_errors(), AsyncExitStack() as stack:
+            rollouts = await anyio.to_thread.run_sync(load_rollouts, config)
+            fields = await anyio.to_thread.run_sync(fingerprint, config, rollouts)
+            parts = await stack.enter_async_context(make_parts(config, upstream, partial(_tell_endpoint, config, emit)))
+            store, segments = await _open_storage(stack, config, options, segments)
+            run = _Run(config, options, emit, rollouts, fields, segments, store, ending=ending, summary=summary)
+            run.endpoint = parts.upstream if isinstance(parts.upstream, Endpoint) else None
+            run.left = await segments.leftovers()
+            if store is not None:
+                await check_run(store, segments, fields, options.wishes)
+                base = "none" if options.fresh else "head"
+                claimed = claim(store, base, take_over=options.take_over)  # type: ignore[arg-type]
+                run.controller = await stack.enter_async_context(claimed)
+            world = await stack.enter_async_context(run_world(config, parts, store))
+            with anyio.CancelScope() as work, ending.stopping_by(work.cancel, close_s):
+                await _collect(run, world)
+            tell_end()
+            told = True
+    if not told:
+        tell_end()
+    return summary
+
+
+def _tell_endpoint(config: Config, emit: Emit, message: str) -> None:
+    emit("endpoint", {"base_url": config.model.base_url, "message": message})
+
+
+async def _open_storage(
+    stack: AsyncExitStack, config: Config, options: Options, segments: Segments | None
+) -> tuple[Store | None, Segments]:
+    """The store, where there is one, and this run's segments; no store is made where one has gone."""
+    table = config.checkpoint
+    if segments is None:
+        segments = await open_segments(config.run.output, ROWS_ONLY, single_writer=table.single_writer)
+        stack.push_async_callback(segments.aclose)
+    if not table.enabled:
+        return None, segments
+    if not options.fresh:
+        await refuse_lost_store(str(table.url), segments)
+    store = await stack.enter_async_context(_open_store(table))
+    return store, segments.of(store.run_id)
 
 
 @asynccontextmanager
@@ -148,7 +206,8 @@ async def _open_store(table: CheckpointTable) -> AsyncIterator[Store]:
         yield store
 
 
-async def _collect(run: _Run, world: World) -> Summary:
+async def _collect(run: _Run, world: World) -> None:
+    run.summary.rollouts = len(run.rollouts)
     world, before, writer = await _begin(run, world)
     decided = final_lines(before.lines)
     ledger = RunLedger.begin(
@@ -165,14 +224,13 @@ async def _collect(run: _Run, world: World) -> Summary:
         table = run.config.checkpoint
         run.checkpoints = Checkpoints(table, collector, world.fleet, run.store, run.controller, run.fields)
     _tell_start(run, ledger)
-    summary = Summary(rollouts=len(run.rollouts), found_done=len(ledger.done))
-    stopped = await _until_done(run, collector)
-    _sum_up(summary, collector)
-    if stopped:
-        summary.exit_code = EXIT_STOPPED
-        return summary
-    await _finish(run, ledger, [*before.lines, *writer.lines], summary)
-    return summary
+    run.summary.found_done = len(ledger.done)
+    try:
+        stopped = await _until_done(run, collector)
+    finally:
+        _sum_up(run.summary, collector)
+    if not stopped:
+        await _finish(run, ledger, [*before.lines, *writer.lines])
 
 
 async def _begin(run: _Run, world: World) -> tuple[World, Before, Writer]:
@@ -184,6 +242,8 @@ async def _begin(run: _Run, world: World) -> tuple[World, Before, Writer]:
         writer, lines = Writer(run.segments, epoch, found), found.lines
         if found.header is None or wishes.accept or wishes.retry_failed:
             await writer.begin(header)
+        if wishes.fresh:
+            await run.segments.put_others_aside()
         return world, Before(_without_failed(lines, wishes)), writer
     below = await seal_and_read(run.store, run.controller, run.segments, wishes)
     below.lines = _without_failed(below.lines, wishes)
@@ -191,6 +251,8 @@ async def _begin(run: _Run, world: World) -> tuple[World, Before, Writer]:
     world, before = await restore_head(run.store, run.controller, world, below, by_id, final_lines(below.lines))
     writer = Writer(run.segments, run.controller.epoch)
     await writer.begin(header)
+    if wishes.fresh:
+        await run.segments.put_others_aside()
     return world, before, writer
 
 
@@ -210,39 +272,46 @@ def _tell_start(run: _Run, ledger: RunLedger) -> None:
 
 async def _until_done(run: _Run, collector: Collector) -> bool:
     """Collect; True where a signal stopped it. Raises what broke the output, after a last checkpoint."""
-    stopped = False
-    async with anyio.create_task_group() as group:
+    stop, close_s = anyio.Event(), run.config.run.close_s
+    within_s = close_s if run.checkpoints is None else run.config.checkpoint.grace_s + close_s
+    wish, wishes = anyio.create_memory_object_stream[None](1)
+    async with wish, wishes, anyio.create_task_group() as group:
 
-        async def stop() -> None:
-            await _last_checkpoint(run)
+        async def stop_when_told() -> None:
+            await stop.wait()
+            if run.ending.told is not None:
+                run.emit("stopping", {"signal": run.ending.told.name})
+            async with run.ending.prolonged(within_s):
+                await _last_checkpoint(run)
             group.cancel_scope.cancel()
 
-        async def watch() -> None:
-            nonlocal stopped
-            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGUSR1) as signals:
-                async for number in signals:
-                    if number == signal.SIGUSR1:
-                        if run.checkpoints is not None:
-                            group.start_soon(run.checkpoints.take)
-                        continue
-                    if stopped:
-                        group.cancel_scope.cancel()  # The second one stops at once.
-                        return
-                    stopped = True
-                    run.emit("stopping", {"signal": signal.Signals(number).name})
-                    group.start_soon(stop)
-
-        group.start_soon(watch)
+        group.start_soon(stop_when_told)
         if run.checkpoints is not None:
             group.start_soon(run.checkpoints.run)
-        async with report_progress(collector, run.checkpoints, run.emit, run.options.console):
-            await collector.run()
-            if collector.broken is not None:
-                await _last_checkpoint(run)
+            group.start_soon(_take_when_wished, wishes, run.checkpoints)
+        if run.endpoint is not None:
+            group.start_soon(run.endpoint.probe)
+        with run.ending.stopping_by(stop.set, within_s), run.ending.checkpointing_by(partial(_ask, wish)):
+            async with report_progress(collector, run.checkpoints, run.emit, run.options.console):
+                await collector.run()
+                if collector.broken is not None:
+                    await _last_checkpoint(run)
+                elif run.checkpoints is not None:
+                    await run.checkpoints.settle()
         group.cancel_scope.cancel()
     if collector.broken is not None:
         raise collector.broken
-    return stopped and not collector.ledger.finished
+    return stop.is_set() and not collector.ledger.finished
+
+
+def _ask(wish: MemoryObjectSendStream[None]) -> None:
+    with suppress(anyio.WouldBlock):  # One is asked for already.
+        wish.send_nowait(None)
+
+
+async def _take_when_wished(wishes: MemoryObjectReceiveStream[None], checkpoints: Checkpoints) -> None:
+    async for _ in wishes:
+        await checkpoints.take()
 
 
 async def _last_checkpoint(run: _Run) -> None:
@@ -262,12 +331,16 @@ def _sum_up(summary: Summary, collector: Collector) -> None:
         summary.held_s = {name: round(value, 4) for name, value in picked.items()}
 
 
-async def _finish(run: _Run, ledger: RunLedger, lines: list[Kept], summary: Summary) -> None:
-    """Merge the segments, unless another collector owns the run by now."""
+async def _finish(run: _Run, ledger: RunLedger, lines: list[Kept]) -> None:
+    """Merge the segments, unless another collector owns the run by now; then sweep what killed starts have left."""
+    summary = run.summary
     if run.controller is not None:
-        await run.controller.refresh()
+        with suppress(RootMissing):  # Without the store nobody can have claimed the run; the next start will say it.
+            await run.controller.refresh()
     decided = final_lines(lines)
     await write_output(run.config.run.output, run.segments, decided, [x for x in lines if x.failed], ledger.rollouts)
     summary.failed_for_good = sum(decided[r].failed for r in ledger.rollouts)
-    if summary.failed_for_good:
-        summary.exit_code = EXIT_FAILURES
+    summary.exit_code = EXIT_FAILURES if summary.failed_for_good else EXIT_FINE
+    await run.segments.remove(run.left)
+    if run.checkpoints is not None:
+        await run.checkpoints.sweep(older_than_s=time.monotonic() - run.began)

@@ -12,7 +12,6 @@ fenced writer adds later is past it and does not count. A run without checkpoint
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -23,6 +22,9 @@ from store import Backend, CorruptCheckpoint, LocalBackend, NotFound, create_onc
 
 ROWS_ONLY = "rows"
 """Stands for the run where there is no store, and so no run id."""
+_OWNER = "owner.json"
+"""Says which run's rows count, once a fresh start has put those of others aside; without it there is one run alone."""
+_NO_RUNS = frozenset({"alive", _OWNER})
 _LARGEST_CHUNK = 1 << 30
 _READ_AHEAD = 16
 """Chunks that are read at once."""
@@ -111,10 +113,33 @@ class Segments:
         """Key of one chunk."""
         return f"{self.run}/{epoch}/{chunk:08d}.jsonl"
 
-    async def other_runs(self) -> list[str]:
-        """Other runs that have written here."""
-        names = {info.key.partition("/")[0] for info in await self.backend.list("")}
-        return sorted(names - {self.run, "alive"})
+    def of(self, run: str) -> "Segments":
+        """Those of another run at the same output."""
+        return Segments(self.backend, run)
+
+    async def runs(self) -> list[str]:
+        """Every run that has written here."""
+        return sorted({info.key.partition("/")[0] for info in await self.backend.list("")} - _NO_RUNS)
+
+    async def rivals(self) -> list[str]:
+        """Other runs that have written here, unless a fresh start of this one has put them aside since."""
+        others = [run for run in await self.runs() if run != self.run]
+        owner = await self._owner() if others else None
+        if owner is None:
+            return others
+        return [] if owner == self.run else [owner]
+
+    async def put_others_aside(self) -> None:
+        """From now on the rows of this run count, and no others."""
+        if await self.rivals():
+            await self.backend.put(_OWNER, orjson.dumps({"run": self.run}))
+
+    async def _owner(self) -> str | None:
+        try:
+            data = await self.backend.get(_OWNER, max_bytes=_LARGEST_CHUNK)
+        except NotFound:
+            return None
+        return str(_fields(_OWNER, data).get("run"))
 
     async def epochs(self) -> list[int]:
         """Epochs of this run that have a segment."""
@@ -152,11 +177,15 @@ class Segments:
         data = await self.backend.get_range(kept.key, kept.start, kept.size)
         return _fields(kept.key, data)["row"]  # type: ignore[no-any-return]
 
-    async def sweep(self, below: int) -> None:
-        """Remove what writers of lower segments left half written; only local disks show it."""
+    async def leftovers(self) -> list[str]:
+        """What is half written: by a start that was killed, or by one that lives. Only local disks show all of it."""
         inner = getattr(self.backend, "inner", self.backend)
-        if isinstance(inner, LocalBackend):
-            await anyio.to_thread.run_sync(_sweep, Path(inner.root) / self.run, below)
+        temporary = await inner.list_leftovers() if isinstance(inner, LocalBackend) else []
+        return [info.key for info in (*temporary, *await self.backend.list("alive/"))]
+
+    async def remove(self, keys: Sequence[str]) -> None:
+        """Remove what stood half written when this start began: whoever wrote it is dead or fenced by now."""
+        await self.backend.delete(keys)
 
     async def aclose(self) -> None:
         """Release the backend."""
@@ -188,12 +217,6 @@ def _fields(key: str, line: bytes) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise CorruptCheckpoint(key, "a row of the output is not a JSON object")
     return fields
-
-
-def _sweep(folder: Path, below: int) -> None:
-    for path in folder.glob("*/.*.tmp"):
-        if path.parent.name.isdigit() and int(path.parent.name) < below:
-            path.unlink(missing_ok=True)
 
 
 class Writer:

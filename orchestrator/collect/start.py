@@ -12,14 +12,26 @@ head has and the output does not. Without them there is no claim and no lock: fi
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from store import Chain, Checkpoint, Controller, Life, Seal, Segment, Store, open_checkpoint
+from store import (
+    Chain,
+    Checkpoint,
+    Controller,
+    Life,
+    NotAStore,
+    RootMissing,
+    Seal,
+    Segment,
+    Store,
+    open_checkpoint,
+    open_store,
+)
 
 from ..coordination import restore, resume
 from ..fleet import adopt
-from .config import ConfigError
+from .config import OtherRun, StoreGone
 from .fingerprint import check_accepted, check_same
 from .rows import Rollout
-from .segments import Found, Header, Kept, Segments
+from .segments import ROWS_ONLY, Found, Header, Kept, Segments
 from .world import World
 
 RESTORE_TIMEOUT_S = 600.0
@@ -65,13 +77,28 @@ class _Segments:
         self.lengths.append(Segment(name=str(epoch), length=found.length))
 
 
+async def refuse_lost_store(url: str, segments: Segments) -> None:
+    """Make no new store where an output has rows that belong to one. Raises StoreGone."""
+    if not set(await segments.runs()) - {ROWS_ONLY}:
+        return
+    try:
+        async with open_store(url):
+            return
+    except (NotAStore, RootMissing) as error:
+        raise StoreGone(url, segments.backend.url, "holds no checkpoint store", "start anew") from error
+
+
 async def check_run(store: Store, segments: Segments, fields: Mapping[str, str], wishes: Wishes) -> None:
     """Refuse to continue another run, before anything is claimed. Raises ConfigError, naming what differs."""
+    written = max(await segments.epochs(), default=0)
+    chain = await store.chain()
+    if written > chain.state.epoch:
+        why = f"is older than it was (epoch {chain.state.epoch} where the output has epoch {written})"
+        raise StoreGone(store.url, segments.backend.url, why, "remove this one and start anew")
     if wishes.fresh:
         check_accepted(wishes.accept, fields)
         return
     await _check_runs(segments)
-    chain = await store.chain()
     lengths = sealed_lengths(chain)
     header = None
     for epoch in range(chain.state.epoch, 0, -1):
@@ -92,12 +119,8 @@ def _check_fields(fields: Mapping[str, str], header: Header | None, head: Checkp
 
 
 async def _check_runs(segments: Segments) -> None:
-    others = await segments.other_runs()
-    if others:
-        raise ConfigError(
-            f"{segments.backend.url} has rows of another run ({', '.join(others)}), as where the checkpoint url "
-            "changed or checkpoints were turned on or off. Name another output, or start anew with --fresh"
-        )
+    if rivals := await segments.rivals():
+        raise OtherRun(segments.backend.url, rivals)
 
 
 def sealed_lengths(chain: Chain) -> dict[int, int]:
@@ -117,7 +140,6 @@ async def seal_and_read(store: Store, controller: Controller, segments: Segments
         below.add(epoch, await segments.read(epoch, 0 if wishes.fresh else sealed.get(epoch)))
     if below.lengths:
         await controller.seal(below.lengths)
-    await segments.sweep(controller.epoch)
     return below
 
 
@@ -158,7 +180,6 @@ async def rows_only(segments: Segments, fields: Mapping[str, str], wishes: Wishe
         return max(epochs, default=-1) + 1, Found()
     await _check_runs(segments)
     epoch = max(epochs, default=0)
-    await segments.sweep(epoch + 1)
     found = await segments.read(epoch)
     check_accepted(wishes.accept, fields, found.header.fingerprint if found.header else ())
     if found.header is not None:

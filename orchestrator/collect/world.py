@@ -1,24 +1,22 @@
 """The embedded participants of a run: all four kinds in the controller's own process."""
 
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
 import anyio.to_thread
 
 from participants import (
-    Chunks,
     ControlPlane,
     EnvironmentServer,
     Floor,
     Holder,
     LocalPeer,
     ModelServer,
-    OpenAIEndpoint,
     Peer,
-    Reply,
     ResourcesServer,
     SimpleAgent,
     Upstream,
@@ -27,7 +25,8 @@ from store import Life, Store, StoreError
 
 from ..fleet import Fleet, discover
 from ..links import LocalLink
-from .config import Config, ConfigError, secret
+from .config import Config, ConfigError
+from .endpoint import Endpoint, Tell
 from .fingerprint import import_server
 from .saved import Work, saved_by
 
@@ -76,55 +75,66 @@ class World:
             holder.raise_floor(floor)
 
 
+@dataclass(slots=True)
+class Parts:
+    """Participants that are made and do not run: whatever a configuration has wrong has shown by now."""
+
+    upstream: Upstream
+    resources: dict[str, ResourcesServer]
+    unclosed: list[ResourcesServer]
+
+    async def aclose(self) -> None:
+        """Close the servers, all at once; those that are closed stay so."""
+        async with anyio.create_task_group() as group:
+            while self.unclosed:
+                group.start_soon(self.unclosed.pop().aclose)
+
+
+@asynccontextmanager
+async def make_parts(
+    config: Config, upstream: Upstream | None = None, tell: Tell = lambda message: None
+) -> AsyncIterator[Parts]:
+    """Make the participants that a configuration names. Raises ConfigError."""
+    async with AsyncExitStack() as stack:
+        if upstream is None:
+            upstream = await stack.enter_async_context(Endpoint(config.model, tell))
+        resources = await anyio.to_thread.run_sync(_load_all, config)  # importing reads files
+        parts = Parts(upstream, resources, list(resources.values()))
+        stack.push_async_callback(parts.aclose)
+        yield parts
+
+
+@asynccontextmanager
+async def run_world(config: Config, parts: Parts, store: Store | None) -> AsyncIterator[World]:
+    """Run the participants; at the end their servers are closed."""
+    model = ModelServer(parts.upstream, model=config.model.model)
+    peers: dict[str, Peer] = {role: LocalPeer(server) for role, server in parts.resources.items()}
+    agent = SimpleAgent(
+        LocalPeer(model),
+        peers,
+        dialect=config.model.dialect,
+        max_steps=config.agent.max_steps,
+        max_wall_s=config.agent.max_wall_s,
+    )
+    environment = EnvironmentServer(LocalPeer(agent), peers)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(parts.aclose)
+        await stack.enter_async_context(environment.run())
+        holders: list[Holder[Any]] = [environment, model, agent, *parts.resources.values()]
+        fleet = await _control(stack, holders, store) if store else None
+        yield World(environment, model, agent, parts.resources, fleet)
+
+
 @asynccontextmanager
 async def open_world(config: Config, store: Store | None, upstream: Upstream | None = None) -> AsyncIterator[World]:
     """Make and run the participants that a configuration names. Raises ConfigError."""
-    async with AsyncExitStack() as stack:
-        if upstream is None:
-            upstream = await stack.enter_async_context(_endpoint(config))
-        model = ModelServer(_Named(upstream, config.model.model))
-        resources = await anyio.to_thread.run_sync(_load_all, config)  # importing reads files
-        peers: dict[str, Peer] = {role: LocalPeer(server) for role, server in resources.items()}
-        agent = SimpleAgent(
-            LocalPeer(model),
-            peers,
-            dialect=config.model.dialect,
-            max_steps=config.agent.max_steps,
-            max_wall_s=config.agent.max_wall_s,
-        )
-        environment = EnvironmentServer(LocalPeer(agent), peers)
-        for server in resources.values():
-            stack.push_async_callback(server.aclose)
-        await stack.enter_async_context(environment.run())
-        holders: list[Holder[Any]] = [environment, model, agent, *resources.values()]
-        fleet = await _control(stack, holders, store) if store else None
-        yield World(environment, model, agent, resources, fleet)
-
-
-class _Named:
-    """Asks for the model that the configuration names now, whatever a continued rollout began with."""
-
-    def __init__(self, upstream: Upstream, model: str) -> None:
-        self._upstream = upstream
-        self._model = model
-
-    async def complete(self, route: str, body: Mapping[str, Any], life: Life | None = None) -> Reply:
-        return await self._upstream.complete(route, {**body, "model": self._model}, life)
-
-    def stream(
-        self, route: str, body: Mapping[str, Any], life: Life | None = None
-    ) -> AbstractAsyncContextManager[Chunks]:
-        return self._upstream.stream(route, {**body, "model": self._model}, life)
+    async with make_parts(config, upstream) as parts, run_world(config, parts, store) as world:
+        yield world
 
 
 async def _control(stack: AsyncExitStack, holders: Sequence[Holder[Any]], store: Store) -> Fleet:
     planes = [await stack.enter_async_context(ControlPlane(holder, store).run()) for holder in holders]
     return await discover([LocalLink(plane) for plane in planes], store.run_id)
-
-
-def _endpoint(config: Config) -> OpenAIEndpoint:
-    model = config.model
-    return OpenAIEndpoint(model.base_url, api_key=secret(model.api_key_env), retry_for_s=model.retry_for_s)
 
 
 def _load_all(config: Config) -> dict[str, ResourcesServer]:

@@ -47,6 +47,9 @@ class Run:
     run: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
     parameters: dict[str, Any] = field(default_factory=dict)
+    server: str = "tests.support.logged_counter:LoggedCounter"
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of the server, beside those that are always there."""
     pause_s: float = 0.0
     environment: dict[str, str] = field(default_factory=dict)
     starts: int = 0
@@ -65,12 +68,12 @@ class Run:
         """The files of the run."""
         lines = [json.dumps(row) for row in self.rows]
         (self.folder / "rows.jsonl").write_text("\n".join(lines) + "\n")
-        options = {"log": str(self.log), "pause_s": self.pause_s, "hold": str(self.hold)}
+        options = {"log": str(self.log), "pause_s": self.pause_s, "hold": str(self.hold), **self.options}
         tables: dict[str, dict[str, Any]] = {
             "run": {"input": "rows.jsonl", "output": self.output, "concurrency": 16, **self.run},
             "model": {"base_url": self.backend.base_url, "model": self.backend.model, **self.model},
             "model.parameters": self.parameters,
-            "resources.counter": {"server": "tests.support.logged_counter:LoggedCounter"},
+            "resources.counter": {"server": self.server},
             "resources.counter.options": options,
         }
         if self.checkpoint_url:

@@ -81,7 +81,7 @@ async def test_a_collector_that_was_taken_over_merges_nothing(tmp_path: Path, st
         begun_run = runs._Run(config, Options(), lambda *_: None, rollouts, {}, segments, store, controller)
         async with claim(store, take_over=True):
             with pytest.raises(Fenced):
-                await runs._finish(begun_run, ledger, writer.lines, runs.Summary())
+                await runs._finish(begun_run, ledger, writer.lines)
     assert not await anyio.Path(tmp_path / "out.jsonl").exists()
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator.collect import Config, ConfigError, Options, Segments, Summary, collect
 from participants import Chunks, Code, ParticipantError, Reply
+from participants.data import CallId
 from participants.servers.counter import CounterServer
 from participants.tools import tools_of
 from store import Life, LocalBackend, NoSpace, open_checkpoint, open_store
@@ -41,7 +42,7 @@ class OneTool:
         return Reply(200, {"status": "completed", "output": [said], "usage": usage})
 
     def stream(
-        self, route: str, body: Mapping[str, Any], life: Life | None = None
+        self, route: str, body: Mapping[str, Any], life: Life | None = None, *, call: CallId | None = None
     ) -> AbstractAsyncContextManager[Chunks]:
         """Never asked for."""
         raise NotImplementedError
@@ -192,67 +193,6 @@ class Slow(OneTool):
         while not named(self._events, "checkpoint_failed"):
             await anyio.lowlevel.checkpoint()
         return reply
-
-
-async def test_a_server_that_cannot_be_imported_is_refused_before_anything_is_claimed(tmp_path: Path) -> None:
-    """The refusal names the table, and leaves no store behind."""
-    config = configured(tmp_path)
-    broken = config.resources["counter"].model_copy(update={"server": "no_such_module:Server"})
-    with pytest.raises(ConfigError, match=r"resources\.counter: server 'no_such_module:Server' cannot be imported"):
-        await run(config.model_copy(update={"resources": {"counter": broken}}), OneTool())
-    assert not (tmp_path / "store").exists()
-
-
-@pytest.mark.parametrize(
-    ("source", "says"),
-    [
-        ("class Server(", "SyntaxError"),
-        ("Server = undefined", "NameError"),
-        ("raise RuntimeError('no GPU')", "RuntimeError: no GPU"),
-    ],
-)
-async def test_a_server_module_that_raises_is_refused_before_anything_is_claimed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, says: str
-) -> None:
-    """Whatever a module raises while it is imported is told, with the table that names it."""
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "raising_server.py").write_text(source)
-    with pytest.raises(ConfigError, match=rf"resources\.counter: server 'raising_server:Server' .*{says}"):
-        await run(with_server(configured(tmp_path), "raising_server:Server"), OneTool())
-    assert not (tmp_path / "store").exists()
-
-
-class Raising(CounterServer):
-    """Cannot be made."""
-
-    def __init__(self, name: str) -> None:
-        """Miss what it needs."""
-        raise RuntimeError(f"{name} needs a licence")
-
-
-@pytest.mark.parametrize(
-    ("attribute", "says"), [("Raising", "RuntimeError: counter needs a licence"), ("Missing", "it has no 'Missing'")]
-)
-async def test_a_server_that_cannot_be_made_is_refused(tmp_path: Path, attribute: str, says: str) -> None:
-    """The refusal names the table and what the constructor raised, or that there is none."""
-    with pytest.raises(ConfigError, match=rf"resources\.counter: .*{says}"):
-        await run(with_server(configured(tmp_path), f"{__name__}:{attribute}"), OneTool())
-
-
-def with_server(config: Config, target: str) -> Config:
-    """The same with another server."""
-    table = config.resources["counter"].model_copy(update={"server": target})
-    return config.model_copy(update={"resources": {"counter": table}})
-
-
-@pytest.mark.parametrize("checkpoints", [True, False])
-@pytest.mark.parametrize("fresh", [True, False])
-async def test_a_field_that_does_not_exist_cannot_be_accepted(tmp_path: Path, checkpoints: bool, fresh: bool) -> None:
-    """A misspelt `--accept` is refused with the fields that there are, and no call is made."""
-    upstream = OneTool()
-    with pytest.raises(ConfigError, match=r"--accept modle: there is no such field; there are agent, .*model, "):
-        await run(configured(tmp_path, checkpoints=checkpoints), upstream, fresh=fresh, accept=("model", "modle"))
-    assert upstream.calls == 0
 
 
 async def test_a_field_that_only_the_earlier_run_had_can_be_accepted(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.collect import ConfigError, load_config, load_rollouts, plan_rollouts
+from orchestrator.collect.config import ResourcesTable
 from orchestrator.collect.fingerprint import check_same, fingerprint
 from orchestrator.collect.rows import dataset_digest
 from orchestrator.collect.saved import Work, saved_by, work_of_row
@@ -52,13 +53,27 @@ def test_checkpoints_are_off_unless_enabled_and_paths_are_relative_to_the_file(t
         (
             'model = "m"',
             'model = "m"\nparameters = { since = 2024-01-01 }',
-            r"model\.parameters: .*since cannot be sent",
+            r"model\.parameters: .*since cannot be written as JSON",
         ),
-        ('model = "m"', 'model = "m"\nparameters = { top = nan }', r"model\.parameters: .*top cannot be sent"),
+        (
+            'model = "m"',
+            'model = "m"\nparameters = { top = nan }',
+            r"model\.parameters: .*top cannot be written",
+        ),
         (
             'model = "m"',
             f'model = "m"\nparameters = {{ seed = {10**30} }}',
-            r"model\.parameters: .*seed cannot be sent",
+            r"model\.parameters: .*seed cannot be written as JSON",
+        ),
+        ('Server"', f'Server"\noptions = {{ big = {2**64} }}', r"resources\.counter\.options: big cannot be written"),
+        ('Server"', 'Server"\noptions = { top = inf }', r"resources\.counter\.options: top cannot be written"),
+        ('Server"', 'Server"\noptions = { since = [1979-05-27T07:32:00Z] }', r"options: since cannot be written"),
+        ("[resources", f"[agent]\nmax_steps = {2**64}\n[resources", r"agent\.max_steps"),
+        ("[resources", "[agent]\nmax_wall_s = inf\n[resources", r"agent\.max_wall_s"),
+        (
+            "[resources",
+            '[checkpoint]\ntoken_env = "T"\n[resources',
+            r"checkpoint\.token_env: all servers .* remove",
         ),
         ('input = "rows.jsonl"', "", "either input or task_set"),
         ("[resources", "[checkpoint]\nenabled = true\n[resources", "needs a url"),
@@ -71,6 +86,12 @@ def test_a_configuration_that_cannot_be_used_is_refused_by_key(tmp_path: Path, o
     with pytest.raises(ConfigError, match=says) as refusal:
         load_config(write(tmp_path, CONFIG.replace(old, new, 1)))
     assert "secret" not in str(refusal.value)
+
+
+def test_options_with_keys_that_json_lacks_are_refused() -> None:
+    """A configuration that no TOML file made is held to the same."""
+    with pytest.raises(ValueError, match="deep cannot be written as JSON"):
+        ResourcesTable(server="a:B", options={"deep": [{1: "one"}]})
 
 
 DEEP = '{"a": 1}\n{"a": ' + "[" * 500 + "]" * 500 + "}\n"

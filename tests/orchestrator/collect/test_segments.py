@@ -46,7 +46,7 @@ async def test_a_segment_reads_back_as_it_was_written(segments: Segments) -> Non
     assert [kept.rollout_id for kept in found.lines] == [each.rollout_id for batch in batches for each in batch]
     assert (found.lines, found.length, found.chunks) == (writer.lines, writer.length, 41)
     assert await segments.row(found.lines[5]) == {"reward": 1.0}
-    assert (await segments.epochs(), await segments.other_runs()) == ([3], [])
+    assert (await segments.epochs(), await segments.rivals()) == ([3], [])
 
 
 async def test_rows_past_a_sealed_length_do_not_count(segments: Segments) -> None:
@@ -86,15 +86,33 @@ async def test_damage_in_a_segment_is_named(segments: Segments, tmp_path: Path) 
         await segments.read(1)
 
 
-async def test_what_killed_writers_left_half_written_is_swept(segments: Segments, tmp_path: Path) -> None:
-    """Temporary files of lower segments go; those of this epoch's and everything else stay."""
-    folder = tmp_path / "out.jsonl.segments" / "run"
-    for epoch in (1, 2):
-        await write(segments, epoch, [line("a")])
-        (folder / str(epoch) / f".x.{epoch}.tmp").touch()
-    await segments.sweep(2)
-    assert [path.name for path in folder.rglob(".*.tmp")] == [".x.2.tmp"]
-    assert len(list(folder.rglob("*.jsonl"))) == 4
+async def test_what_stood_half_written_at_a_start_can_be_removed_at_its_end(segments: Segments, tmp_path: Path) -> None:
+    """Temporary files, and objects of a probe that was killed; rows stay, and so does what came later."""
+    folder = tmp_path / "out.jsonl.segments"
+    await write(segments, 1, [line("a")])
+    (folder / "alive").mkdir(exist_ok=True)
+    for path in (folder / "run" / "1" / ".x.1.tmp", folder / "alive" / "probe-1"):
+        path.touch()
+    left = await segments.leftovers()
+    (folder / "run" / "1" / ".y.2.tmp").touch()
+    await segments.remove(left)
+    assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == [
+        ".y.2.tmp",
+        "00000000.jsonl",
+        "00000001.jsonl",
+    ]
+
+
+async def test_the_run_of_the_last_fresh_start_owns_the_output(segments: Segments) -> None:
+    """Rows of two runs are rivals until a fresh start of one puts the other's aside; a later one turns it round."""
+    other = segments.of("other")
+    await write(segments, 1, [line("a")])
+    assert (await segments.rivals(), await other.rivals()) == ([], ["run"])
+    await other.put_others_aside()
+    await write(other, 1, [line("a")])
+    assert (await segments.rivals(), await other.rivals()) == (["other"], [])
+    await segments.put_others_aside()
+    assert (await segments.rivals(), await other.rivals()) == ([], ["run"])
 
 
 async def test_the_first_final_line_decides_and_failures_are_counted() -> None:
