@@ -1,7 +1,6 @@
 """Sixty-four thousand rollouts in flight: what a controller is told of them, and asks, stays small."""
 
 from contextlib import AsyncExitStack
-from typing import Any
 
 import pytest
 
@@ -9,7 +8,7 @@ from participants import wire
 from participants.plane import MAX_REPORTED_BLOCKERS
 from participants.wire import Prepared, RoundCall
 from tests.support.desk import desk
-from tests.support.owners import ON_PUSHED_LOOP, lives, push
+from tests.support.owners import lives
 
 pytestmark = [pytest.mark.unit, pytest.mark.anyio, pytest.mark.fault(57)]
 MANY = 64_000
@@ -17,29 +16,22 @@ LARGEST_REPLY = 8_000
 """Bytes."""
 
 
-@pytest.fixture
-def anyio_backend() -> Any:
-    """A clock to push."""
-    return ON_PUSHED_LOOP
-
-
 async def test_of_64000_blockers_the_oldest_twenty_are_named_and_all_are_counted() -> None:
     """The reply to a prepare and the status have a few kilobytes, whatever is in flight."""
-    async with desk() as at, AsyncExitStack() as steps:
-        for life in lives(MANY):
-            await steps.enter_async_context(at.owner.gate.step(life, "tool", "wait", reason="a tool runs"))
-        asked = at.call(wire.Prepare, timeout_s=0.001, lease_s=30)
-        answer: Prepared = await at.plane.prepare(asked)
-        assert not answer.prepared
-        oldest = [blocker.life for blocker in answer.blockers]
-        assert (oldest, answer.blocker_count) == (lives(MAX_REPORTED_BLOCKERS), MANY)
-        status = at.plane.status()
-        assert ([blocker.life for blocker in status.blockers], status.blocker_count) == (oldest, MANY)
-        assert len(answer.model_dump_json()) < LARGEST_REPLY
-        assert len(status.model_dump_json()) < LARGEST_REPLY
-        await at.resume()
-        await push(0)
-    assert (await at.prepare(2)).prepared
+    async with desk() as at:
+        async with AsyncExitStack() as steps:
+            for life in lives(MANY):
+                await steps.enter_async_context(at.owner.gate.step(life, "tool", "wait", reason="a tool runs"))
+            answer: Prepared = await at.plane.prepare(at.call(wire.Prepare, timeout_s=0.001, lease_s=30))
+            assert not answer.prepared
+            oldest = [blocker.life for blocker in answer.blockers]
+            assert (oldest, answer.blocker_count) == (lives(MAX_REPORTED_BLOCKERS), MANY)
+            status = at.plane.status()
+            assert ([blocker.life for blocker in status.blockers], status.blocker_count) == (oldest, MANY)
+            assert len(answer.model_dump_json()) < LARGEST_REPLY
+            assert len(status.model_dump_json()) < LARGEST_REPLY
+            await at.resume()
+        assert (await at.prepare(2)).prepared
 
 
 @pytest.mark.parametrize("operation", ["Prepare", "Renew", "Activate", "Resume", "Abort"])
