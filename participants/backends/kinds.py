@@ -2,6 +2,8 @@
 
 Sources, by document name:
 
+    [M1] docs/backend.md: the deterministic backend has no random numbers; the worker draws by a hash of the seed and of
+         how many ids there are, so a prompt with the prefix draws what the uncut generation drew.
     [V1] vLLM, entrypoints/openai/completion/serving.py: `return_token_ids` gives `token_ids` in each choice of a
          stream and `prompt_token_ids` in the first; a prompt may be a list of ids; an error in mid-stream is an event
          `data: {"error": ...}` followed by `data: [DONE]`.
@@ -63,7 +65,7 @@ MIDFLIGHT = Capabilities(
     tool_calls=True,
     tool_format="marks",
     bit_equal=True,
-    declared=_SURVIVES | {Feature.MIN_TOKENS, Feature.TOOLS},
+    declared=_SURVIVES | {Feature.MIN_TOKENS, Feature.TOOLS, Feature.SEED},  # [M1]
     staging=True,
     end_ids=frozenset({256}),
 )
