@@ -68,11 +68,11 @@ def joined(
     """
     parts = _Parts(route, body, prefix, raw_text, FORMATS.get(tool_format), reader_of(route, body, tool_format))
     head = parts.head()
-    text = _mended(head, rest.prefix.text, whole_text) if raw_text is not None else None
-    text = head + rest.prefix.text if text is None else text
+    text = _joined_text(head, rest.prefix.text, whole_text if raw_text is not None else None)
     stop = find_stop(text, stops_of(body), passed=parts.passed(), marks=parts.marks(), included=includes_stop(body))
     if stop is not None:
-        rest, text = cut_rest(rest, stop.seen - len(head), stop), text[: stop.at]
+        begun = len(text) - len(rest.prefix.text)
+        rest, text = cut_rest(rest, stop.seen - begun, stop, mended=begun > len(head)), text[: stop.at]
     elif not rest.ended:
         raise ParticipantError(Code.MODEL_FAILED, "the rest of a generation has no end")
     finish = rest.finish or "stop"
@@ -117,10 +117,16 @@ def combined(prefix: Prefix, rest: Reading | Prefix) -> Prefix:
     )
 
 
-def cut_rest(rest: Reading, chars: int, stop: Stop) -> Reading:
-    """The rest up to the first token with which so many characters of it were there, ended by a stop string."""
+def cut_rest(rest: Reading, chars: int, stop: Stop, *, mended: bool = False) -> Reading:
+    """The rest up to the first token with which so many characters of it were there, ended by a stop string.
+
+    `mended`: the first character before these is of the rest, too, but its stream did not show it.
+    """
     ids = rest.prefix.ids or ()
-    count = 0 if chars <= 0 else next((ids_ for ids_, seen in rest.steps if seen >= chars), len(ids))
+    if chars > 0:
+        count = next((there for there, seen in rest.steps if seen >= chars), len(ids))
+    else:
+        count = max((there for there, seen in rest.steps if not seen), default=0) if mended else 0
     kept = replace(
         rest.prefix,
         ids=ids[:count],
@@ -168,16 +174,16 @@ class _Parts:
         return None if self.format is None else self.format.marks
 
 
-def _mended(head: str, tail: str, whole_text: str | None) -> str | None:
-    """The joined text where the prefix ends inside a character; None where it does not."""
-    if whole_text is None or not head.endswith(REPLACEMENT):
-        return None
+def _joined_text(head: str, tail: str, whole_text: str | None) -> str:
+    """One text of both. Where the prefix ends inside a character, the text of all ids says which it is."""
     stem = head.rstrip(REPLACEMENT)
-    if not whole_text.startswith(stem):
-        return None
+    if whole_text is None or stem == head or not whole_text.startswith(stem):
+        return head + tail
     known = tail.lstrip(REPLACEMENT)
-    end = whole_text.rfind(known) + len(known) if known else len(stem) + 1
-    return whole_text[: max(end, len(stem) + 1)]
+    end = whole_text.rfind(known) + len(known) if known else 0
+    text = whole_text[: max(end, len(stem) + 1)]
+    # A character that is still not whole is shown by some backends, and then it is in the tail.
+    return text if tail.endswith(REPLACEMENT) else text.rstrip(REPLACEMENT)
 
 
 def _shaped(route: str, body: Mapping[str, Any], prefix: Prefix, rest: Reading) -> Prefix:

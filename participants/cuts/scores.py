@@ -8,6 +8,8 @@ from itertools import zip_longest
 from typing import Any
 
 Entry = Mapping[str, Any]
+COLUMNS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+"""The lists in which Completions has them."""
 REPLACEMENT = "\ufffd"
 """Stands in a token's text for bytes that are no whole character."""
 
@@ -18,7 +20,7 @@ def entries_of(logprobs: Any) -> list[Entry]:
         return []
     if "tokens" not in logprobs:
         return list(logprobs.get("content") or ())
-    columns = (logprobs.get(name) or () for name in ("tokens", "token_logprobs", "top_logprobs"))
+    columns = (logprobs.get(name) or () for name in COLUMNS[:3])
     return [_entry(*row) for row in zip_longest(*columns)]
 
 

@@ -24,7 +24,7 @@ def events(data: bytes) -> Iterator[bytes]:
 def payloads(data: bytes) -> list[bytes]:
     """The same as a list."""
     blocks = _unified(data.removeprefix(_BOM)).split(b"\n\n")
-    blocks.pop()
+    blocks.pop()  # Nothing, or an event that is not whole yet.
     return [payload for block in blocks if (payload := _payload(block)) is not None]
 
 

@@ -52,38 +52,62 @@ def includes_stop(body: Mapping[str, Any]) -> bool:
 
 
 class StopWatch:
-    """Reads along with the rest and says when it can be ended early."""
+    """Finds a stop string that has begun in the prefix, while the rest comes.
 
-    def __init__(self, stops: Sequence[str], raw_text: str, passed: int, marks: re.Pattern[str] | None = None) -> None:
-        """`raw_text` is that of the prefix's ids; of it, the backend has shown `passed` characters."""
+    Where one has begun, the rest is asked for without stop strings (`asked`), so that its text does not lag behind its
+    ids, and this alone ends it: the first token that completes one is known then. Else the backend finds them all.
+    """
+
+    def __init__(self, stops: Sequence[str], text: str, passed: int, marks: re.Pattern[str] | None = None) -> None:
+        """`text` is that of the prefix's ids; of it, the backend has shown `passed` characters."""
         self._stops = tuple(stops)
         self._marks = marks
         self._longest = max(map(len, self._stops), default=0)
-        self._base = max(len(raw_text) - self._longest - len(raw_text[passed:]) + 1, 0)
-        self._text = raw_text[self._base :]
-        self._passed = max(passed - self._base, 0)
-        self._edge = len(self._text) + self._longest
+        self._text, self._passed = text, passed
         self._parser = sse.Parser()
-        self.stop: Stop | None = self._find()
-        """Found in the prefix alone: nothing needs to be asked."""
+        self.stop: Stop | None = find_stop(text, self._stops, passed=passed, marks=marks)
+        """Found in the prefix alone: nothing needs to be asked. `join` finds it again."""
+        self.begun = self.stop is None and _has_begun(text, self._stops, marks)
+        """Whether a stop string may have begun in the prefix."""
 
     @property
     def over(self) -> bool:
-        """Whether nothing can be found any more that the backend would not find itself."""
-        return self.stop is not None or not self._stops or len(self._text) >= self._edge
+        """Whether there is nothing to watch for."""
+        return self.stop is not None or not self.begun
+
+    def asked(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The body with which the rest is asked for."""
+        # Before the least number of tokens only the backend knows which of them count.
+        alone = self.begun and not body.get("min_tokens")
+        return {key: value for key, value in body.items() if not (alone and key == "stop")}
 
     def feed(self, chunk: bytes) -> bool:
-        """Bytes of the rest's stream. True once the generation can be ended: `join` finds the same stop again."""
+        """Bytes of the rest's stream. True once the generation is to be ended."""
         if self.over:
             return self.stop is not None
         payloads = self._parser.feed(chunk)
         events, _ = parsed(b"".join(b"data: " + payload + b"\n\n" for payload in payloads))
         for event in events:
             for choice in event.get("choices") or ():
-                text = choice.get("text") or (choice.get("delta") or {}).get("content")
-                self._text += text or ""
-        self.stop = self._find()
+                self._text += choice.get("text") or (choice.get("delta") or {}).get("content") or ""
+        self.stop = find_stop(self._text, self._stops, passed=self._passed, marks=self._marks)
+        self._forget()
         return self.stop is not None
 
-    def _find(self) -> Stop | None:
-        return find_stop(self._text, self._stops, passed=self._passed, marks=self._marks)
+    def _forget(self) -> None:
+        """Keep of the text what may be the beginning of a stop string, and marks whole."""
+        kept = self._longest + LONGEST_MARK
+        if self.stop is None and len(self._text) > 2 * kept:
+            self._text = self._text[-kept:]
+            self._passed = len(self._text)
+
+
+def _has_begun(text: str, stops: Sequence[str], marks: re.Pattern[str] | None) -> bool:
+    tail = text[-max(map(len, stops), default=0) - LONGEST_MARK :]
+    if marks is not None:
+        tail = marks.sub(lambda match: NO_TEXT * len(match[0]), tail)
+    return any(tail.endswith(stop[:n]) for stop in stops for n in range(1, len(stop)))
+
+
+LONGEST_MARK = 32
+"""Characters of the name of a mark."""

@@ -68,7 +68,7 @@ def rest_of(planned: Continue, stop_watch: StopWatch) -> Reading:
     if planned.body is None or stop_watch.stop is not None:
         return finished(planned.finish or "stop")
     taken: list[bytes] = []
-    for chunk in streamed(planned.route, planned.body):
+    for chunk in streamed(planned.route, stop_watch.asked(planned.body)):
         taken.append(chunk)
         if stop_watch.feed(chunk):
             break
