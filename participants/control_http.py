@@ -43,15 +43,17 @@ def control_app(plane: ControlPlane, token: str) -> Starlette:
         return JSONResponse(describe())
 
     handlers = {"capabilities": capabilities, "status": status, "openapi.json": openapi}
-    routes = [Route(f"/{name}", _guarded(token, handler), methods=["GET"]) for name, handler in handlers.items()]
+    routes = [Route(f"/{name}", guarded(token, handler), methods=["GET"]) for name, handler in handlers.items()]
     for name, (message, _) in OPERATIONS.items():
         operation = _operation(getattr(plane, name), message)
-        routes.append(Route(f"/{name}", _guarded(token, operation), methods=["POST"]))
+        routes.append(Route(f"/{name}", guarded(token, operation), methods=["POST"]))
     return Starlette(routes=routes)
 
 
-def _guarded(token: str, handler: Handler) -> Handler:
-    async def guarded(request: Request) -> Response:
+def guarded(token: str, handler: Handler) -> Handler:
+    """A handler that needs the token, and answers errors as JSON."""
+
+    async def serve(request: Request) -> Response:
         try:
             _authorize(request, token)
             return await handler(request)
@@ -61,7 +63,7 @@ def _guarded(token: str, handler: Handler) -> Handler:
             log.exception("%s raised", request.url.path)
             return error_response(ParticipantError(Code.INTERNAL, f"{error!r:.300}"))
 
-    return guarded
+    return serve
 
 
 def _authorize(request: Request, token: str) -> None:

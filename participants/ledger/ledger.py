@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
+import orjson
 
 from store import Life
 
@@ -20,12 +21,12 @@ from ..errors import Code, ParticipantError
 from .files import Disk, Layout
 from .keys import CaptureKey
 from .lanes import Lane
-from .lines import Receipt, row_json
+from .lines import Receipt, parse_row, record_json, row_json
 from .reading import Manifest, Reader
 from .rows import Entry, Row
 from .writing import Append, Writer, make_root
 
-LANES = 4
+LANES = 8
 """Worker threads that write."""
 READERS = 4
 MAX_BATCH = 128
@@ -136,13 +137,17 @@ class Ledger:
         pending = [item.row.index for item in self._appending.get(life, ()) if item.row is not None]
         return [row_json(line) for line in ledger.rows[: min(pending, default=None)]]
 
+    async def lives(self, key: str) -> list[Life]:
+        """Every life with a ledger of the attempt that a capture key names, the newest last."""
+        wanted = CaptureKey.parse(key)
+        return await self._read(lambda: self._reader.lives(wanted))
+
     async def resolve(self, key: str) -> Life:
         """The newest life of the attempt that a capture key names. Raises `invalid_request` where it has no ledger."""
-        wanted = CaptureKey.parse(key)
-        life = await self._read(lambda: self._reader.newest(wanted))
-        if life is None:
+        lives = await self.lives(key)
+        if not lives:
             raise ParticipantError(Code.INVALID_REQUEST, f"no ledger has the key {key!r:.80}")
-        return life
+        return lives[-1]
 
     async def manifest(self, key: str) -> Manifest:
         """What the ledger of a key holds. Raises as `resolve`."""
@@ -155,12 +160,24 @@ class Ledger:
         Raises as `resolve`, also for an unknown version; `corrupt_checkpoint` where they cannot be trusted.
         """
         life = await self.resolve(key)
-        return await self._read(lambda: self._reader.rows(life, version))
+        return await self._read(lambda: [parse_row(line) for line in self._reader.row_lines(life, version)])
+
+    async def row_lines(self, key: str, version: str = "") -> list[bytes]:
+        """The same as lines of JSON."""
+        life = await self.resolve(key)
+        return await self._read(
+            lambda: [orjson.dumps(row_json(each)) for each in self._reader.row_lines(life, version)]
+        )
 
     async def records(self, key: str) -> list[Any]:
         """The complete records of a key's own calls, as they were appended. Raises as `rows`."""
         life = await self.resolve(key)
-        return await self._read(lambda: self._reader.records(life))
+        return await self._read(lambda: [record_json(line) for line in self._reader.record_lines(life)])
+
+    async def record_lines(self, key: str) -> list[bytes]:
+        """The same as lines of JSON: `{"call", "record"}`."""
+        life = await self.resolve(key)
+        return await self._read(lambda: self._reader.record_lines(life))
 
     def counts(self) -> dict[str, int]:
         """For the status: open ledgers, rows appended and discarded since the process began, rows in memory."""

@@ -134,6 +134,11 @@ def row_json(line: bytes) -> dict[str, Any]:
     return value
 
 
+def record_json(line: bytes) -> Any:
+    """The complete record in its line."""
+    return orjson.loads(line)["record"]
+
+
 def check_carried(life: Life, source: Life | None, values: Sequence[Mapping[str, Any]]) -> tuple[list[Row], Tail]:
     """The rows that a life is to carry over. Raises `corrupt_checkpoint` unless they are a chain of older lives."""
     rows, tail = [Row.from_json(value) for value in values], Tail()

@@ -3,15 +3,12 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import orjson
-
 from store import Life
 
 from ..errors import Code, ParticipantError
 from .files import Disk, Layout
 from .keys import CaptureKey
-from .lines import Found, Receipt, good_records, parse_row, scan
-from .rows import Row
+from .lines import Found, Receipt, good_records, scan
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +48,9 @@ class Reader:
         self._layout = layout
         self._disk = disk
 
-    def newest(self, key: CaptureKey) -> Life | None:
-        """The newest life with a ledger that a key names."""
-        lives = [life for life in self._layout.lives(key.rollout_id) if life.attempt == key.attempt]
-        return lives[-1] if lives else None
+    def lives(self, key: CaptureKey) -> list[Life]:
+        """The lives with a ledger that a key may name, oldest first."""
+        return [life for life in self._layout.lives(key.rollout_id) if life.attempt == key.attempt]
 
     def manifest(self, life: Life) -> Manifest:
         """Of one life."""
@@ -75,10 +71,6 @@ class Reader:
             raise ParticipantError(Code.INVALID_REQUEST, f"the ledger of {life} has no version {version!r:.80}")
         return found.rows[: found.frozen[version].rows]
 
-    def rows(self, life: Life, version: str = "") -> list[Row]:
-        """The rows of one life."""
-        return [parse_row(line) for line in self.row_lines(life, version)]
-
     def record_lines(self, life: Life) -> list[bytes]:
         """The complete records of one life as lines without their ends, each of them whole."""
         place = self._layout.place(life)
@@ -89,10 +81,6 @@ class Reader:
                 Code.CORRUPT_CHECKPOINT, f"{len(digests) - len(lines)} complete records of {life} are missing"
             )
         return lines
-
-    def records(self, life: Life) -> list[Any]:
-        """The complete records of one life."""
-        return [orjson.loads(line)["record"] for line in self.record_lines(life)]
 
     def _scan(self, life: Life) -> Found:
         data = self._disk.read(self._layout.place(life).ledger)
