@@ -1,0 +1,280 @@
+"""Cuts at the model server: a generation cut at some token continues after a crash as if it never had been."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from participants import ModelServer, OpenAIEndpoint, Reply, Request
+from participants.backends import LazyCapabilities
+from participants.cuts import read
+from participants.data import CallId
+from participants.inference import Backend, Settings, serving
+from participants.inference.control import FailOrder, HoldOrder
+from store import Life
+from tests.participants.resources.harness import checkpoint, restore
+
+pytestmark = [pytest.mark.unit, pytest.mark.anyio]
+
+LIFE = Life("r0", 1, 0, 0)
+NEXT = Life("r0", 2, 1, 0)
+CALL = CallId("agent.main", 1, 0)
+TASK = "add 1 then get the count"
+TOOLS = [{"type": "function", "function": {"name": "increment_counter", "parameters": {"type": "object"}}}]
+FLAT_TOOLS = [{"type": "function", "name": "increment_counter", "parameters": {"type": "object"}}]
+BODIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hello"}], "logprobs": True}),
+    "chat with tools": ("/v1/chat/completions", {"messages": [{"role": "user", "content": TASK}], "tools": TOOLS}),
+    "completions": ("/v1/completions", {"prompt": "hello", "max_tokens": 40, "logprobs": 2}),
+    "responses": ("/v1/responses", {"input": "hello", "max_output_tokens": 30}),
+    "responses with tools": ("/v1/responses", {"input": TASK, "tools": FLAT_TOOLS}),
+}
+"""By name: a route and what is asked of it."""
+
+
+class Place:
+    """A backend, and model servers before it, one after the other."""
+
+    def __init__(self, backend: Backend, endpoint: OpenAIEndpoint) -> None:
+        self.backend = backend
+        self.endpoint = endpoint
+        self.server = self.fresh()
+
+    def fresh(self) -> ModelServer:
+        """A server that knows nothing."""
+        return ModelServer(self.endpoint, cuts=LazyCapabilities(self.endpoint, self.backend.settings.model))
+
+    async def crash(self) -> None:
+        """Another server restores what this one exports."""
+        server: Any = self.server
+        records = await checkpoint(server, {LIFE})
+        self.server = self.fresh()
+        await restore(self.server, records)  # type: ignore[arg-type]
+
+    async def let_go(self) -> None:
+        """End every order and every call."""
+        self.backend.board.reset()
+        await self.backend.calls.wait(lambda: not self.backend.board.live)
+
+    def request(self, name: str, life: Life = LIFE, call: CallId | None = CALL, **more: Any) -> Request:
+        route, body = BODIES[name]
+        return Request(route=route, body={"model": self.backend.settings.model, **body, **more}, life=life, call=call)
+
+    @property
+    def generated(self) -> list[int]:
+        """Tokens of each call since the probes."""
+        return [record.generated for record in self.backend.calls.since(0)]
+
+
+@asynccontextmanager
+async def placed() -> AsyncIterator[Place]:
+    """A place whose server has probed its backend; the backend's calls count from here."""
+    backend = Backend(Settings(control=True))
+    async with serving(backend) as url, OpenAIEndpoint(f"{url}/v1", retry_for_s=0.0) as endpoint:
+        place = Place(backend, endpoint)
+        known = await place.server.generator.capabilities()
+        assert known.bit_equal
+        assert known.token_ids_in
+        place.fresh = lambda: ModelServer(  # type: ignore[method-assign]
+            endpoint, cuts=LazyCapabilities(endpoint, backend.settings.model, known=known)
+        )
+        place.server = place.fresh()
+        backend.board.reset()
+        backend.calls.clear()
+        yield place
+    backend.close()
+
+
+async def text_of(reply: Reply) -> str:
+    """The events of a streamed reply."""
+    assert reply.stream is not None
+    stream: Any = reply.stream
+    text = b"".join([chunk async for chunk in stream]).decode()
+    if hasattr(stream, "aclose"):
+        await stream.aclose()
+    return text
+
+
+async def whole_of(route: str, reply: Reply) -> dict[str, Any]:
+    """The body of a reply, put together where it was streamed, without what differs between any two calls."""
+    body = reply.body
+    if reply.stream is not None:
+        body = read(route, [(await text_of(reply)).encode()]).reply
+    assert isinstance(body, dict)
+    return comparable(body)
+
+
+def comparable(body: Any) -> Any:
+    """Without ids and times of replies."""
+    if isinstance(body, dict):
+        return {key: comparable(value) for key, value in body.items() if key not in VARYING}
+    return [comparable(each) for each in body] if isinstance(body, list) else body
+
+
+CUTS = {"responses with tools": 24}
+"""Tokens at which to cut, where not 3: the stream of Responses says nothing of a call before its name is whole."""
+VARYING = {"id", "created", "created_at", "token_ids", "prompt_token_ids", "usage", "call_id", "system_fingerprint"}
+
+
+async def cut_at(place: Place, request: Request, tokens: int) -> Any:
+    """Make a call that stops after some tokens, and crash there; the call itself is given up."""
+    place.backend.board.hold(HoldOrder(after_tokens=tokens))
+
+    async def call() -> None:
+        reply = await place.server.handle(request)
+        if reply.stream is not None:
+            await text_of(reply)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(call)
+        await place.backend.calls.wait(lambda: place.backend.calls.counts()["held"] == 1)
+        await until_heard(place.server, tokens)
+        before = place.server.counts()
+        await place.crash()
+        group.cancel_scope.cancel()
+    await place.let_go()
+    return before
+
+
+async def until_heard(server: ModelServer, tokens: int) -> None:
+    """Until the server has read as many tokens as the backend has sent."""
+    with anyio.fail_after(10):
+        while tokens and heard(server) < tokens:
+            await anyio.lowlevel.checkpoint()
+
+
+def heard(server: ModelServer) -> int:
+    """Tokens of the one flight's stream."""
+    [flight] = server._flights()
+    reading = flight.reading()
+    return len(reading.prefix.ids or ()) if reading else 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("name", BODIES)
+async def test_a_cut_call_continues_and_its_reply_is_the_uncut_one(name: str, stream: bool) -> None:
+    """Content, calls, log probabilities, reason and usage; the tokens before the cut are not generated again."""
+    async with placed() as place:
+        uncut = await place.server.handle(place.request(name, Life("other", 1, 0, 0)))
+        expected = comparable(uncut.body)
+        total = place.generated[-1]
+        place.backend.calls.clear()
+        cut = CUTS.get(name, 3)
+        before = await cut_at(place, place.request(name, stream=stream), cut)
+        assert (before["cut"], before["anew"]) == (1, 0)
+        place.backend.calls.clear()
+        reply = await place.server.handle(place.request(name, NEXT, stream=stream))
+        assert await whole_of(BODIES[name][0], reply) == expected
+        assert place.generated == [total - cut]
+        assert place.server.counts()["tokens_continued"] == cut
+        again = await place.server.handle(place.request(name, NEXT, stream=stream))
+        assert await whole_of(BODIES[name][0], again) == expected
+        assert len(place.generated) == 1
+
+
+async def test_the_usage_of_a_continued_reply_counts_the_whole() -> None:
+    """Prompt tokens are those of the first prompt, generated ones those of both parts."""
+    async with placed() as place:
+        uncut = await place.server.handle(place.request("chat", Life("other", 1, 0, 0)))
+        await cut_at(place, place.request("chat"), 5)
+        reply = await place.server.handle(place.request("chat", NEXT))
+        assert reply.body["usage"] == uncut.body["usage"]
+
+
+async def test_a_generation_is_cut_again_and_again() -> None:
+    """Each crash continues from what the one before had continued; every token is generated once."""
+    async with placed() as place:
+        uncut = await place.server.handle(place.request("completions", Life("other", 1, 0, 0)))
+        total = place.generated[-1]
+        await cut_at(place, place.request("completions"), 2)
+        place.backend.calls.clear()
+        lives = [Life("r0", 2, 1, 0), Life("r0", 3, 2, 0)]
+        place.backend.board.hold(HoldOrder(after_tokens=4))
+        async with anyio.create_task_group() as group:
+            group.start_soon(place.server.handle, place.request("completions", lives[0]))
+            await place.backend.calls.wait(lambda: place.backend.calls.counts()["held"] == 1)
+            await until_heard(place.server, 4)
+            server: Any = place.server
+            records = await checkpoint(server, {lives[0]})
+            place.server = place.fresh()
+            await restore(place.server, records)  # type: ignore[arg-type]
+            group.cancel_scope.cancel()
+        await place.let_go()
+        reply = await place.server.handle(place.request("completions", lives[1]))
+        assert comparable(reply.body) == comparable(uncut.body)
+        assert place.generated == [4, total - 6]
+
+
+async def test_another_request_under_the_same_id_is_generated_anew() -> None:
+    """The prefix answers only the request that it is the beginning of."""
+    async with placed() as place:
+        await cut_at(place, place.request("chat"), 4)
+        place.backend.calls.clear()
+        await place.server.handle(place.request("chat", NEXT, temperature=0.5))
+        assert place.server.counts()["tokens_continued"] == 0
+        assert len(place.generated) == 1
+
+
+async def test_a_call_without_an_id_continues_a_cut_once() -> None:
+    """By its digest; the next one of the same kind has a generation of its own."""
+    async with placed() as place:
+        await cut_at(place, place.request("completions", call=None), 6)
+        await place.server.handle(place.request("completions", NEXT, None))
+        await place.server.handle(place.request("completions", NEXT, None))
+        assert place.server.counts()["tokens_continued"] == 6
+
+
+async def test_a_stream_that_breaks_off_is_continued_by_a_repeat() -> None:
+    """The reader is told; the same call again gets the whole, and only the rest is generated."""
+    async with placed() as place:
+        uncut = await place.server.handle(place.request("completions", Life("other", 1, 0, 0)))
+        total = place.generated[-1]
+        place.backend.calls.clear()
+        place.backend.board.fail(FailOrder(after_tokens=7))
+        broken = await place.server.handle(place.request("completions", stream=True))
+        with pytest.raises(Exception, match="broke off"):
+            await text_of(broken)
+        stream: Any = broken.stream
+        await stream.aclose()
+        again = await place.server.handle(place.request("completions", stream=True))
+        assert await whole_of("/v1/completions", again) == comparable(uncut.body)
+        assert place.generated == [7, total - 7]
+
+
+async def test_a_generation_whose_stream_breaks_off_goes_on_at_once() -> None:
+    """A client that does not stream sees nothing of it."""
+    async with placed() as place:
+        uncut = await place.server.handle(place.request("chat", Life("other", 1, 0, 0)))
+        total = place.generated[-1]
+        place.backend.calls.clear()
+        place.backend.board.fail(FailOrder(after_tokens=7))
+        reply = await place.server.handle(place.request("chat"))
+        assert comparable(reply.body) == comparable(uncut.body)
+        assert place.generated == [7, total - 7]
+
+
+async def test_what_the_backend_does_not_declare_is_generated_anew_and_counted_with_its_reason() -> None:
+    """Unless the caller accepts another rest than the uncut one."""
+    async with placed() as place:
+        more: dict[str, Any] = {"response_format": {"type": "json_object"}}
+        await cut_at_anew(place, place.request("chat", **more))
+        place.backend.calls.clear()
+        await place.server.handle(place.request("chat", NEXT, **more))
+        assert place.server.counts()["tokens_continued"] == 0
+        assert place.server.generator.anew["undeclared_feature"] == 1
+
+
+async def cut_at_anew(place: Place, request: Request) -> None:
+    """As `cut_at`, for a call that will not be continued."""
+    place.backend.board.hold(HoldOrder(after_tokens=4))
+    async with anyio.create_task_group() as group:
+        group.start_soon(place.server.handle, request)
+        await place.backend.calls.wait(lambda: place.backend.calls.counts()["held"] == 1)
+        counts = place.server.counts()
+        assert (counts["cut"], counts["anew"], counts["anew_undeclared_feature"]) == (0, 1, 1)
+        await until_heard(place.server, 4)
+        await place.crash()
+        group.cancel_scope.cancel()
+    await place.let_go()
