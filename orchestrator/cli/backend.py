@@ -16,8 +16,12 @@ MAX_SEED = 2**63 - 1
 def backend(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", min=0, max=65535)] = 0,
-    model: Annotated[str, typer.Option(help="The name of the model that it serves.")] = "midflight-deterministic",
+    model: Annotated[str | None, typer.Option(help="The name of the model that it serves.")] = None,
     seed: Annotated[int, typer.Option(help="Another seed gives other words.", min=0, max=MAX_SEED)] = 0,
+    real: Annotated[bool, typer.Option("--real", help="A small Llama on the CPU; needs the extra worker.")] = False,
+    weights: Annotated[Path | None, typer.Option(help="A folder with the weights of --real.")] = None,
+    weight_version: Annotated[str, typer.Option(help="The version of the weights that replies name.")] = "",
+    kept_tokens: Annotated[int | None, typer.Option(help="Computed prompt tokens that --real keeps.", min=0)] = None,
     tokens_per_s: Annotated[float | None, typer.Option(help="Rate of each call; unlimited if left out.")] = None,
     latency_s: Annotated[float, typer.Option(help="Wait before the first token of each call.", min=0)] = 0.0,
     max_concurrency: Annotated[int | None, typer.Option(help="Calls that generate at once.", min=1)] = None,
@@ -25,19 +29,31 @@ def backend(
     log: Annotated[Path | None, typer.Option(help="Append a line of JSON for each call's begin and end.")] = None,
     token_store: Annotated[Path | None, typer.Option(help="Stage the prefixes of calls in this folder.")] = None,
 ) -> None:
-    """Serve a deterministic OpenAI-compatible model: for tests, demos and benches."""
+    """Serve a deterministic OpenAI-compatible model, or a small real one: for tests, demos and benches."""
     # Here and not above: no other command waits until a web server is imported.
-    from participants.inference import Backend, Pace, Settings, serve_forever
+    from participants.inference import DEFAULT_MODEL, REAL_MODEL, Backend, Pace, Settings, serve_forever
+    from participants.worker import WorkerRefused, start_engine
 
+    if not real and (weights or kept_tokens is not None):
+        raise typer.BadParameter("needs --real", param_hint="--weights" if weights else "--kept-tokens")
     if tokens_per_s is not None and tokens_per_s <= 0:
         raise typer.BadParameter("must be above 0", param_hint="--tokens-per-s")
     pace = Pace(tokens_per_s=tokens_per_s, latency_s=latency_s, max_concurrency=max_concurrency)
     try:
-        settings = Settings(model=model, seed=seed, pace=pace, control=control, log=log, token_store=token_store)
-        served = Backend(settings)
+        settings = Settings(
+            model=model or (REAL_MODEL if real else DEFAULT_MODEL),
+            seed=seed,
+            weights=weight_version,
+            pace=pace,
+            control=control,
+            log=log,
+            token_store=token_store,
+        )
+        engine = start_engine(seed, weights, weight_version, kept_tokens=kept_tokens) if real else None
+        served = Backend(settings, engine)
         with interruptible():
             serve_forever(served, host, port, lambda url: typer.echo(f"{READY}{url}"))
-    except OSError as error:
+    except (OSError, WorkerRefused) as error:
         typer.echo(f"cannot start: {error}", err=True)
         raise typer.Exit(USAGE_ERROR) from error
 

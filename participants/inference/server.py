@@ -32,7 +32,7 @@ from .tokens import decode, from_numbers, to_numbers
 
 BATCH_TOKENS = 32
 """Generated between two looks at the event loop, where no rate is set."""
-DEFAULT_MODEL = "midflight-deterministic"
+DEFAULT_MODEL, REAL_MODEL = "midflight-deterministic", "midflight-llama"
 Parse = Callable[[bytes, str], Job]
 SSE_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
 JSON_HEADERS = [(b"content-type", b"application/json")]

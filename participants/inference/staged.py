@@ -12,7 +12,7 @@ from ..staging import ActiveBuffer, Entry, PromptRef, Stager, StagingRefused, To
 from .jobs import Job
 from .refusals import RequestRefused
 from .sampling import MAX_GENERATED_TOKENS
-from .tokens import Ids, from_numbers
+from .tokens import Ids, from_numbers, to_numbers
 
 
 def make_stager(folder: Path | None, context_length: int = MAX_GENERATED_TOKENS) -> Stager | None:
@@ -38,18 +38,24 @@ async def enter(stager: Stager | None, job: Job, headers: Mapping[str, str]) -> 
     entry = await _begin(stager, job, headers)
     if identity is None and entry is None:
         return job, None
-    prompt = prompt_ref(job.prompt)
-    prefix = () if entry is None else entry.ids
-    job = dataclasses.replace(job, prompt=Ids(job.prompt + from_numbers(prefix)), begun=len(prefix))
-    return job, None if identity is None else stager.open(identity, prompt, prefix)
+    if entry is None:
+        alone, prefix = _parted(job)
+        return job, stager.open(identity, prompt_ref(alone), to_numbers(prefix)) if identity else None
+    job = dataclasses.replace(job, prompt=Ids(job.prompt + from_numbers(entry.ids)), begun=entry.count)
+    return job, stager.open(identity, entry.prompt, entry.ids) if identity else None
+
+
+def _parted(job: Job) -> tuple[Ids, Ids]:
+    """The prompt alone, and what its caller says is output already: a later cut has that in it."""
+    end = max(len(job.prompt) - job.begun, 0)
+    return Ids(job.prompt[:end]), Ids(job.prompt[end:])
 
 
 async def _begin(stager: Stager, job: Job, headers: Mapping[str, str]) -> Entry | None:
     if job.staged is None:
         return None
-    most = None if job.limits.max_tokens == MAX_GENERATED_TOKENS else job.limits.max_tokens
-    try:
-        return await stager.begin(cut_of(job.staged, prompt_ref(job.prompt), identity_of(headers)), most)
+    try:  # Engines generate until the context is full where more is asked for: room for one token is enough.
+        return await stager.begin(cut_of(job.staged, prompt_ref(job.prompt), identity_of(headers)))
     except StagingRefused as refused:
         raise RequestRefused(refused.message, status=422, param="staged", code=refused.reason) from refused
     except ParticipantError as error:

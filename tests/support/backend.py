@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from orchestrator.cli.backend import READY
-from participants.inference import DEFAULT_MODEL
+from participants.inference import DEFAULT_MODEL, REAL_MODEL
 
 CLIENT_TIMEOUT_S = 45.0
 END_TIMEOUT_S = 10.0
@@ -171,7 +171,9 @@ def running_backend(folder: Path, *options: str) -> Iterator[RunningBackend]:
 
 def model_of(options: Sequence[str]) -> str:
     """The model that these options name."""
-    return options[options.index("--model") + 1] if "--model" in options else DEFAULT_MODEL
+    if "--model" in options:
+        return options[options.index("--model") + 1]
+    return REAL_MODEL if "--real" in options else DEFAULT_MODEL
 
 
 def _start(command: list[str], errors: Path) -> subprocess.Popen[str]:
