@@ -16,12 +16,23 @@ _REASONING = ("reasoning_effort", "reasoning", "include_reasoning", "separate_re
 _OTHER = ("echo", "suffix", "use_beam_search", "prompt_embeds", "prompt_logprobs", "functions", "function_call",
           "prediction", "audio", "previous_response_id", "conversation", "background", "logits_processors",
           "custom_logit_processor", "mirostat", "input_ids", "web_search_options")  # fmt: skip
+_COUNTS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens", "top_logprobs")
 _PLAIN_PARTS = frozenset({"text", "input_text", "output_text", "refusal"})
 _PLAIN_ITEMS = frozenset({"message", "function_call", "function_call_output", "reasoning", None})
 
 
 def features_of(route: str, body: Mapping[str, Any]) -> frozenset[Feature]:
-    """The features of one request to a generating route. Whatever it does not know of a body counts as plain."""
+    """The features of one request to a generating route. Whatever it does not know of a body counts as plain.
+
+    A body that no backend would take has `Feature.OTHER`.
+    """
+    try:
+        return _features(route, body)
+    except (TypeError, ValueError, AttributeError):
+        return frozenset({Feature.OTHER})
+
+
+def _features(route: str, body: Mapping[str, Any]) -> frozenset[Feature]:
     found = {_drawing(body)}
     asked: Iterable[tuple[bool, Feature]] = (
         (body.get("seed") is not None and Feature.GREEDY not in found, Feature.SEED),
@@ -85,6 +96,8 @@ def _is_other(route: str, body: Mapping[str, Any]) -> bool:
     if any(body.get(key) for key in _OTHER):
         return True
     if any((body.get(key) or 1) != 1 for key in ("n", "best_of")):
+        return True
+    if not all(body.get(key) is None or type(body[key]) is int for key in _COUNTS):
         return True
     if any(
         isinstance(tool, Mapping) and tool.get("type", "function") != "function" for tool in body.get("tools") or ()

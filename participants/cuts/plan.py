@@ -15,7 +15,7 @@ from ..generations import CHAT, RESPONSES
 from .features import features_of, may_call, ranks_of, stops_of
 from .policy import Policy, Verdict, always_continue
 from .prefix import Prefix
-from .reading import COMPLETIONS
+from .reading import COMPLETIONS, SHAPES
 from .toolformats import FORMATS, ToolFormat
 
 DEFAULT_COMPLETION_TOKENS = 16
@@ -115,7 +115,10 @@ def plan(
     if may_call(body) and route != COMPLETIONS and reads is None:
         return Anew(Reason.TOOL_FORMAT, capabilities.tool_format or "unknown")
     asked = _Asked(route, body, prefix, capabilities, reads)
-    return asked.rest(resampled=bool(missing), masked=verdict is Verdict.MASK)
+    try:
+        return asked.rest(resampled=bool(missing), masked=verdict is Verdict.MASK)
+    except SHAPES as error:  # No backend would have taken it.
+        return Anew(Reason.UNDECLARED_FEATURE, f"a request of another shape ({error!r})")
 
 
 def reader_of(route: str, body: Mapping[str, Any], tool_format: str) -> ToolFormat | None:

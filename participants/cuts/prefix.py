@@ -16,6 +16,19 @@ class Segment:
     """The version as the backend names it; empty where it names none."""
 
 
+@dataclass(frozen=True, slots=True)
+class StagedIds:
+    """Where a worker keeps the ids of a prefix (`participants.staging`)."""
+
+    key: str
+    count: int
+    digest: str
+    """Of the ids, as `participants.staging.digest_of_ids` has it."""
+    life: str
+    """Whose generation it was, as text."""
+    call: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefix:
     """The exact beginning of one generation. Immutable."""
@@ -24,6 +37,8 @@ class Prefix:
     """The ids of the prompt, where the backend named them."""
     ids: tuple[int, ...] | None = None
     """The ids of the output so far, where the backend named them."""
+    staged: StagedIds | None = None
+    """Where the ids are, while they are not in `ids`."""
     text: str = ""
     """The output as its client was shown it: content alone, no calls, no reasoning."""
     logprobs: tuple[Mapping[str, Any], ...] = ()

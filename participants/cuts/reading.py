@@ -5,6 +5,7 @@ Chat and Completions as vLLM, SGLang, llama.cpp's server and OpenAI stream them,
 that is not whole yet does not count, and text that came after the last token ids is no part of the prefix.
 """
 
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,8 @@ from .prefix import Prefix, Segment
 from .scores import COLUMNS, Entry, entries_of
 
 COMPLETIONS = "/v1/completions"
+SHAPES = (AttributeError, TypeError, KeyError, ValueError, IndexError, OverflowError)
+"""What an event of another shape may raise."""
 _ENVELOPE = frozenset(
     {"choices", "usage", "object", "prompt_token_ids", "token_ids", "weight_version", "metadata", "error"}
 )
@@ -148,7 +151,7 @@ class ChoiceReader:
                     self._failure = failure_of(event)
                     return
                 self._take(event)
-        except (AttributeError, TypeError, KeyError, ValueError) as error:
+        except SHAPES as error:
             self._failure = failed(f"an event of another shape ({error!r})", None)
 
     def _take(self, event: dict[str, Any]) -> None:
@@ -178,12 +181,12 @@ class ChoiceReader:
             for key, value in (raw.get("delta") or {}).items():
                 if key == "content":
                     if value:
-                        choice.texts.append(value)
+                        choice.texts.append("" + value)  # Refuses what is no text.
                         choice.chars += len(value)
                 elif value and key != "role":
                     self._grow_other(choice, key, value)
         elif text := raw.get("text"):
-            choice.texts.append(text)
+            choice.texts.append("" + text)
             choice.chars += len(text)
         if logprobs := raw.get("logprobs"):
             choice.scores.append(logprobs)
@@ -228,8 +231,13 @@ class ChoiceReader:
 
     def reading(self, failure: ParticipantError | None) -> Reading:
         """Everything that was taken; `failure` is what stopped the events."""
+        try:
+            return self._reading(self._failure or failure)
+        except SHAPES as error:
+            return Reading(prefix=Prefix(), failure=failed(f"events of another shape ({error!r})", None))
+
+    def _reading(self, failure: ParticipantError | None) -> Reading:
         first = self._choices.get(0) or _Choice()
-        failure = self._failure or failure
         ended = failure is None and bool(self._choices) and all(each.finish for each in self._choices.values())
         return Reading(
             prefix=self._prefix(first),
@@ -249,8 +257,8 @@ class ChoiceReader:
             ids = []
         calls = [choice.calls[index].get("id", "") for index in sorted(choice.calls)]
         return Prefix(
-            prompt=None if self._prompt is None else tuple(self._prompt),
-            ids=None if ids is None else tuple(ids),
+            prompt=ids_of(self._prompt),
+            ids=ids_of(ids),
             text="".join(choice.texts[:texts]),
             logprobs=_entries(choice.scores[:scores]),
             segments=segments_of(self._weights, len(ids or ())),
@@ -314,6 +322,11 @@ class ChoiceReader:
 
 def _entries(scores: Iterable[Mapping[str, Any]]) -> tuple[Entry, ...]:
     return tuple(entry for each in scores for entry in entries_of(each))
+
+
+def ids_of(numbers: Iterable[int] | None) -> tuple[int, ...] | None:
+    """Token ids, checked to be some."""
+    return None if numbers is None else tuple(array("I", numbers))
 
 
 def usage_of(prompt: int, generated: int) -> dict[str, int]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import ParticipantError
 from .prefix import Prefix
-from .reading import Reading, failed, failure_of, segments_of
+from .reading import SHAPES, Reading, failed, failure_of, ids_of, segments_of
 from .scores import Entry
 
 _GROWING = frozenset({"output", "usage", "status", "prompt_token_ids", "token_ids", "error", "incomplete_details"})
@@ -43,7 +43,7 @@ class ResponseReader:
                     self._failure = failure_of(event if event.get("error") else {"error": event})
                     return
                 self._take(event)
-        except (AttributeError, TypeError, KeyError, ValueError) as error:
+        except SHAPES as error:
             self._failure = failed(f"an event of another shape ({error!r})", None)
 
     def _take(self, event: dict[str, Any]) -> None:
@@ -51,7 +51,7 @@ class ResponseReader:
         if (version := event.get("weight_version")) is not None:
             self._weights.append((len(self._ids or ()), str(version)))
         if kind == "response.output_text.delta":
-            self._texts.append(event["delta"])
+            self._texts.append("" + event["delta"])  # Refuses what is no text.
             self._chars += len(event["delta"])
             self._scores += event.get("logprobs") or ()
         elif kind == "response.output_item.added":
@@ -92,7 +92,12 @@ class ResponseReader:
 
     def reading(self, failure: ParticipantError | None) -> Reading:
         """Everything that was taken; `failure` is what stopped the events."""
-        failure = self._failure or failure
+        try:
+            return self._reading(self._failure or failure)
+        except SHAPES as error:
+            return Reading(prefix=Prefix(), failure=failed(f"events of another shape ({error!r})", None))
+
+    def _reading(self, failure: ParticipantError | None) -> Reading:
         ended = self._whole is not None
         return Reading(
             prefix=self._prefix(),
@@ -113,8 +118,8 @@ class ResponseReader:
         elif ids is None and self._prompt is not None:
             ids = []
         return Prefix(
-            prompt=None if self._prompt is None else tuple(self._prompt),
-            ids=None if ids is None else tuple(ids),
+            prompt=ids_of(self._prompt),
+            ids=ids_of(ids),
             text="".join(self._texts[:texts]),
             logprobs=tuple(self._scores[:scores]),
             segments=segments_of(self._weights, len(ids or ())),

@@ -6,10 +6,11 @@ large vocabulary 4.2 KB against 5.6 KB), and it is read faster.
 
 from array import array
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from ..errors import Code, ParticipantError
-from .prefix import Prefix, Segment
+from .prefix import Prefix, Segment, StagedIds
 
 MAX_STORED_TOKENS = 4 * 1024 * 1024
 """More than any model's context has."""
@@ -20,6 +21,7 @@ def dump_prefix(prefix: Prefix) -> dict[str, Any]:
     return {
         "prompt": None if prefix.prompt is None else list(prefix.prompt),
         "ids": None if prefix.ids is None else list(prefix.ids),
+        "staged": None if prefix.staged is None else asdict(prefix.staged),
         "text": prefix.text,
         "logprobs": list(prefix.logprobs),
         "segments": [[segment.start, segment.count, segment.weights] for segment in prefix.segments],
@@ -32,7 +34,9 @@ def dump_prefix(prefix: Prefix) -> dict[str, Any]:
 def load_prefix(value: Any) -> Prefix:
     """The prefix again. Raises `corrupt_checkpoint`, and says what is wrong."""
     fields = _typed(value, dict, "a prefix")
-    prompt, ids = _ids(fields, "prompt"), _ids(fields, "ids")
+    prompt, ids, staged = _ids(fields, "prompt"), _ids(fields, "ids"), _staged(fields.get("staged"))
+    if ids is not None and staged is not None:
+        raise _corrupt("ids and where they are staged")
     logprobs = tuple(_typed(entry, dict, "a log probability") for entry in _list(fields, "logprobs"))
     if any(not isinstance(entry.get("token"), str) for entry in logprobs):
         raise _corrupt("a log probability without a token")
@@ -41,7 +45,8 @@ def load_prefix(value: Any) -> Prefix:
         ids=ids,
         text=_typed(fields.get("text"), str, "text"),
         logprobs=logprobs,
-        segments=_segments(_list(fields, "segments"), len(ids or ())),
+        staged=staged,
+        segments=_segments(_list(fields, "segments"), staged.count if staged else len(ids or ())),
         calls=_typed(fields.get("calls"), bool, "calls"),
         reasoning=_typed(fields.get("reasoning"), bool, "reasoning"),
         head=_typed(fields.get("head"), dict, "head"),
@@ -56,6 +61,14 @@ def _ids(fields: Mapping[str, Any], name: str) -> tuple[int, ...] | None:
         return tuple(array("I", numbers))
     except (TypeError, OverflowError) as error:
         raise _corrupt(f"{name} with what is no token id ({error})") from error
+
+
+def _staged(value: Any) -> StagedIds | None:
+    if value is None:
+        return None
+    fields = _typed(value, dict, "staged ids")
+    texts = [_typed(fields.get(name), str, name) for name in ("key", "digest", "life", "call")]
+    return StagedIds(texts[0], _typed(fields.get("count"), int, "count"), *texts[1:])
 
 
 def _list(fields: Mapping[str, Any], name: str) -> list[Any]:

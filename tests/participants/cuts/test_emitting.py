@@ -41,9 +41,8 @@ def served(route: str, body: dict[str, Any]) -> OpenAI:
     def answer(request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=content)
 
-    return OpenAI(
-        base_url="http://x/v1", api_key="none", http_client=httpx.Client(transport=httpx.MockTransport(answer))
-    )
+    options: dict[str, Any] = {"http_client": httpx.Client(transport=httpx.MockTransport(answer))}
+    return OpenAI(base_url="http://x/v1", api_key="none", **options)
 
 
 @pytest.mark.parametrize("name", ["chat-scored-one", "chat-calls", "chat-refusal", "chat-mixed", "chat-empty"])
