@@ -163,6 +163,17 @@ async def test_a_call_that_was_cut_twice_is_staged_whole_both_times(rig: Rig) ->
     assert rest == whole.ids[9:]
 
 
+async def test_a_call_that_was_continued_inline_is_staged_with_its_prefix(rig: Rig) -> None:
+    """Where the caller says how much of the prompt is output already; its key then continues the prompt alone."""
+    route = "/v1/completions"
+    whole = await rig.uncut(route)
+    more = {"prompt": whole.prompt + whole.ids[:4], "continued_tokens": 4, "max_tokens": 10}
+    second = await rig.cut(route, 5, caller(0, 1), **more)
+    assert second.count == 9
+    rest = await rig.rest(whole.prompt, caller(0, 2), staged=claim(second), max_tokens=5, ignore_eos=True)
+    assert rest == whole.ids[9:]
+
+
 async def test_generation_goes_on_while_it_is_staged(rig: Rig) -> None:
     """Nothing is aborted: after the hold the stream ends whole, and can still be staged at what its caller had read."""
     route, who = "/v1/completions", caller(0)
@@ -201,7 +212,9 @@ async def test_a_wrong_cut_is_refused_before_anything_is_generated(rig: Rig) -> 
         status, data = await rig.ask("/v1/completions", body, who)
         error = orjson.loads(data)["error"]
         assert (status, error["code"], error["param"]) == (422, code, "staged"), error
-    body = rig.body("/v1/completions") | {"prompt": prompt, "max_tokens": 131_071, "staged": claim(staged)}
+    assert rig.backend.stager is not None
+    rig.backend.stager.context_length = len(prompt) + staged.count
+    body = rig.body("/v1/completions") | {"prompt": prompt, "max_tokens": None, "staged": claim(staged)}
     status, data = await rig.ask("/v1/completions", body, later)
     assert (status, orjson.loads(data)["error"]["code"]) == (422, "too_long")
     status, data = await rig.ask("/v1/completions", body | {"staged": claim(staged, colour="red")}, later)
