@@ -22,6 +22,8 @@ from .scores import REPLACEMENT, as_columns, shaped, with_bytes
 from .stopping import Stop, StopWatch, find_stop, includes_stop
 from .toolformats import FORMATS, Parsed, ToolFormat, plain
 
+MAX_RANKS = 1_000
+"""More alternatives than anybody asks for."""
 _OURS = frozenset({"call_ids", "items"})
 """What a prefix's head has beside the reply's own fields."""
 
@@ -110,7 +112,7 @@ def combined(prefix: Prefix, rest: Reading | Prefix) -> Prefix:
         prefix,
         ids=(*(prefix.ids or ()), *(after.ids or ())),
         text=prefix.text + after.text,
-        logprobs=(*prefix.logprobs, *after.logprobs),
+        logprobs=(*prefix.logprobs, *shaped(after.logprobs, prefix.logprobs, MAX_RANKS)),
         segments=tuple(segments),
         calls=prefix.calls or after.calls,
         reasoning=prefix.reasoning or after.reasoning,
