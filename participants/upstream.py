@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanag
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import aiohttp
+import orjson
 
 from store import Life
 
@@ -82,7 +83,7 @@ class OpenAIEndpoint:
         """
         self._base = base_url.rstrip("/").removesuffix("/v1")
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        self._patience = Patience(self._base, retry_for_s)
+        self._patience = Patience(self._base, retry_for_s, self.tried)
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, connect=30.0)
         self._max_reply_bytes = max_reply_bytes
         self._watch = Watch(
@@ -135,7 +136,14 @@ class OpenAIEndpoint:
             self._patience,
             self._watch,
             most_events(body),
+            lambda said: orjson.dumps(naming_model(Reply(404, parse(said)), asked).body),
         )
+
+    def tried(self, failure: Unreachable | None) -> None:
+        """Called after each try of a generation: with what it failed, or with None where it was answered.
+
+        For a subclass that tells people what they would otherwise wait for in vain.
+        """
 
     async def models(self) -> Reply:
         """What the endpoint serves."""

@@ -20,9 +20,15 @@ from .breaks import RETRIED_STATUS, Break, Unreachable, failed, is_event_stream,
 T = TypeVar("T")
 SHOWN_BYTES = 300
 """Of a body that is no answer, in a message."""
+REFUSAL_BYTES = 64 * 1024
+"""Read of the body of a 404 at most."""
 BROKEN = (aiohttp.ClientError, OSError)
 """What the client raises where a connection fails; TimeoutError is an OSError."""
 _BACKOFF = wait_random_exponential(0.1, 10.0)
+
+
+def _nobody(failure: Unreachable | None) -> None:
+    """Nobody wants to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,8 @@ class Patience:
     where: str
     """The base URL, for messages."""
     retry_for_s: float
+    told: Callable[[Unreachable | None], None] = _nobody
+    """Of each try that has failed, and with None of one that was answered."""
 
     async def __call__(self, attempt: Callable[[], Awaitable[T]], since: float | None = None) -> T:
         """The result of the first try that is not Unreachable; else `model_failed`.
@@ -49,7 +57,13 @@ class Patience:
         )
 
         async def once() -> T:
-            return await attempt()
+            try:
+                result = await attempt()
+            except Unreachable as error:
+                self.told(error)
+                raise
+            self.told(None)
+            return result
 
         try:
             return await tries(once)
@@ -87,9 +101,11 @@ class WatchedStream:
         patience: Patience,
         watch: Watch,
         most_events: int | None,
+        missing: Callable[[bytes], bytes],
     ) -> None:
-        """`request` makes the call; it is awaited once a try."""
+        """`request` makes the call; it is awaited once a try. `missing` makes the body of a 404 from the server's."""
         self._request, self._patience, self._watch, self._most_events = request, patience, watch, most_events
+        self._missing, self._instead = missing, b""
         self._response: aiohttp.ClientResponse | None = None
         self._scope = anyio.CancelScope()
         self._closed = self._ended = False
@@ -102,6 +118,8 @@ class WatchedStream:
         self._began = anyio.current_time()
         self._response = await self._patience(self._open)
         self.status = self._response.status
+        if self.status == 404:
+            self._instead = self._missing(await self._refusal())
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -111,6 +129,9 @@ class WatchedStream:
         return self
 
     async def __anext__(self) -> bytes:
+        if self._instead:
+            said, self._instead, self._ended = self._instead, b"", True
+            return said
         if self._ended:
             raise StopAsyncIteration
         if self._closed:
@@ -183,6 +204,16 @@ class WatchedStream:
                 raise Unreachable("a stream without anything in it")
             return chunk
         raise self._late(Break.FIRST_TOKEN_TIMEOUT, "first_token_timeout_s", self._watch.first_token_timeout_s)
+
+    async def _refusal(self) -> bytes:
+        """The beginning of the body of a refusal, empty where it breaks off."""
+        assert self._response is not None  # just opened
+        with anyio.move_on_after(self._watch.idle_timeout_s):
+            try:
+                return await self._response.content.read(REFUSAL_BYTES)
+            except BROKEN:
+                pass
+        return b""
 
     async def _next(self) -> bytes:
         assert self._response is not None  # set on entering; dropped only where nothing is received or it is closed

@@ -1,12 +1,10 @@
 """Any OpenAI-compatible endpoint: retries, what cannot be had, refusals, and streams that are closed or break off."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import anyio
 import pytest
 
 from participants import Code, OpenAIEndpoint, ParticipantError, Reply
+from participants.backends.breaks import Unreachable
 from participants.inference import Backend, Settings, serving
 from participants.inference.control import FailOrder, HoldOrder
 from store import Life
@@ -76,13 +74,10 @@ class Watched(OpenAIEndpoint):
 
     def __init__(self, base_url: str) -> None:
         super().__init__(base_url)
-        self.tried = anyio.Event()
+        self.first_try = anyio.Event()
 
-    async def _once(self, route: str, body: Mapping[str, Any], life: Life | None) -> Reply:
-        try:
-            return await super()._once(route, body, life)
-        finally:
-            self.tried.set()
+    def tried(self, failure: Unreachable | None) -> None:
+        self.first_try.set()
 
 
 async def test_nobody_at_the_address_is_tried_again_until_somebody_is() -> None:
@@ -96,7 +91,7 @@ async def test_nobody_at_the_address_is_tried_again_until_somebody_is() -> None:
             answered.set()
 
         group.start_soon(ask)
-        await endpoint.tried.wait()
+        await endpoint.first_try.wait()
         async with serving(backend, port=port):
             await answered.wait()
     backend.close()

@@ -1,12 +1,13 @@
 """Streams and replies of backends that misbehave: each ends typed and in time, and says how far it came."""
 
+import json
 from typing import Any
 
 import anyio
 import pytest
 
 from participants import Code, OpenAIEndpoint, ParticipantError
-from participants.backends.breaks import EVENTS_A_TOKEN, SPARE_EVENTS
+from participants.backends.breaks import EVENTS_A_TOKEN, SPARE_EVENTS, Unreachable
 from participants.inference import Backend, Settings, serving
 from tests.support.rude import Behaviour, answer, endless, garbage, hang, reset, rude_server, stop, stream
 from tests.support.wires import Vllm, served
@@ -176,6 +177,32 @@ async def test_a_wrong_model_is_named_and_not_tried_again() -> None:
     assert (reply.status, reply.body["error"]["code"], len(server.bodies)) == (404, "model_not_found", 1)
     assert "'other'" in reply.body["error"]["message"]
     assert "Not Found" in reply.body["error"]["message"]
+
+
+@pytest.mark.parametrize("said", [b'{"detail": "Not Found"}', b"<html>", b""])
+async def test_a_wrong_model_of_a_stream_is_named_too(said: bytes) -> None:
+    """The status is kept, and the body is an error of OpenAI's API."""
+    status, came, error, asked = await run(answer(404, said), GOOD)
+    assert (status, error, asked) == (404, None, 1)
+    named = json.loads(came)["error"]
+    assert (named["code"], "'tiny'" in named["message"]) == ("model_not_found", True)
+
+
+async def test_each_try_is_told_to_a_subclass() -> None:
+    """Failures as they come, and None for an answer; streamed or not."""
+    told: list[str] = []
+
+    class Telling(OpenAIEndpoint):
+        def tried(self, failure: Unreachable | None) -> None:
+            told.append("answered" if failure is None else str(failure.status))
+
+    whole = answer(200, b'{"choices": [{"text": "x"}]}')
+    behaviours = (answer(503), whole, answer(429), GOOD)
+    async with rude_server(*behaviours) as server, Telling(server.base_url, retry_for_s=20.0) as endpoint:
+        await endpoint.complete(ROUTE, BODY)
+        assert told == ["503", "answered"]
+        await read(endpoint)
+    assert told == ["503", "answered", "429", "answered", "answered"]  # its head, and its first bytes
 
 
 async def test_a_reply_without_end_is_cut() -> None:
