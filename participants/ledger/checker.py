@@ -178,7 +178,7 @@ def _sha256(ids: Ids) -> str:
 
 
 def _chain(previous: str, row: Json) -> str:
-    left_out = ("prompt_digest", "context_digest", "chain", "inline")
+    left_out = ("prompt_digest", "context_digest", "chain")
     facts = {name: value for name, value in row.items() if name not in left_out}
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     digest = hashlib.sha256(text.encode()).hexdigest()

@@ -17,7 +17,7 @@ import os
 import re
 import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from store import Life
@@ -31,6 +31,15 @@ LOCK_RETRY_S = 0.002
 _NEW = ".new"
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME = re.compile(r"(0|[1-9][0-9]{0,17})\.(0|[1-9][0-9]{0,17})\.(0|[1-9][0-9]{0,17})\.ledger\.jsonl")
+
+
+@contextmanager
+def translated(what: object) -> Iterator[None]:
+    """Errors of the disk as `store_failed`."""
+    try:
+        yield
+    except OSError as error:
+        raise ParticipantError(Code.STORE_FAILED, f"the files of {what}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +96,20 @@ class Disk:
     def sync(self, fd: int, path: str) -> None:
         """Make a file's content durable."""
         self.step("fsync", path)
-        os.fsync(fd)
+        self.flush(fd)
 
     def sync_folder(self, path: str) -> None:
         """Make a folder's names durable."""
         self.step("fsync", path)
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
+            self.flush(fd)
         finally:
             os.close(fd)
+
+    def flush(self, fd: int) -> None:
+        """The call itself."""
+        os.fsync(fd)
 
     def read(self, path: str) -> bytes | None:
         """A whole file; None where there is none."""
@@ -160,6 +173,8 @@ class Layout:
         """`root` is made at the first need of it."""
         self.root = os.fspath(root)
         self._disk = disk
+        self._durable: set[str] = set()
+        """Shards whose names are durable for certain; at most 256."""
 
     def place(self, life: Life) -> Place:
         """Where the files of a life are; what is put into a path has been checked by `Life`."""
@@ -176,17 +191,19 @@ class Layout:
         return sorted(found, key=lambda life: (life.epoch, life.n))
 
     def make_root(self) -> None:
-        """The root, its locks and its 256 shards."""
-        missing, path = [], os.path.abspath(self.root)
+        """The root and the folder of its locks."""
+        missing, path = [], os.path.abspath(f"{self.root}/locks")
         while not os.path.isdir(path):
             missing.append(path)
             path = os.path.dirname(path)
         for folder in reversed(missing):
             self._disk.make_folder(folder)
             self._disk.sync_folder(os.path.dirname(folder))
-        new = [self._disk.make_folder(f"{self.root}/{name}") for name in ("locks", *_SHARDS)]
-        if any(new):
-            self._disk.sync_folder(self.root)
+
+    def make_folders(self, place: Place) -> None:
+        """The folders of a life; `sync_names` makes them durable."""
+        self._disk.make_folder(place.shard)
+        self._disk.make_folder(place.folder)
 
     def lock_of(self, rollout_id: str) -> int:
         """The number of the lock that a rollout falls to."""
@@ -195,22 +212,18 @@ class Layout:
     @contextmanager
     def locked(self, numbers: Collection[int]) -> Iterator[None]:
         """Hold these locks, taken in ascending order, against every other process and thread."""
-        held: list[int] = []
-        try:
-            held.extend(self._lock(f"{self.root}/locks/{number:02d}.lock") for number in sorted(numbers))
+        with ExitStack() as held:
+            for number in sorted(numbers):
+                held.callback(os.close, self._lock(f"{self.root}/locks/{number:02d}.lock"))
             yield
-        finally:
-            for fd in held:
-                os.close(fd)
 
     def _lock(self, path: str) -> int:
         deadline = time.monotonic() + LOCK_TIMEOUT_S
-        while (fd := self._disk.try_lock(path)) is None:
-            if time.monotonic() >= deadline:
-                raise ParticipantError(
-                    Code.STORE_FAILED, f"a lock of the ledgers was held by another process for {LOCK_TIMEOUT_S:g} s"
-                )
-            time.sleep(LOCK_RETRY_S)
+        with translated("a lock of the ledgers"):
+            while (fd := self._disk.try_lock(path)) is None:
+                if time.monotonic() >= deadline:
+                    raise TimeoutError(f"another process held it for {LOCK_TIMEOUT_S:g} s")
+                time.sleep(LOCK_RETRY_S)
         return fd
 
     def write_new(self, place: Place, data: bytes, *, durable: bool) -> None:
@@ -232,10 +245,19 @@ class Layout:
         if durable:
             self.sync_names(place)
 
+    def folders_to_sync(self, place: Place) -> list[str]:
+        """The folders that are to be synced before the names of a life's files are durable."""
+        return [place.folder, place.shard, *([] if place.shard in self._durable else [self.root])]
+
+    def are_durable(self, place: Place) -> None:
+        """They have been synced."""
+        self._durable.add(place.shard)
+
     def sync_names(self, place: Place) -> None:
-        """Make the names of a life's files durable, and that of their folder."""
-        self._disk.sync_folder(place.folder)
-        self._disk.sync_folder(place.shard)
+        """Make the names of a life's files durable, and those of their folders."""
+        for folder in self.folders_to_sync(place):
+            self._disk.sync_folder(folder)
+        self.are_durable(place)
 
     def remove(self, place: Place) -> int:
         """Remove the files of a life, the ledger last, durably; how many there were."""
@@ -247,6 +269,3 @@ class Layout:
                 self._disk.sync_folder(place.folder)
             self._disk.sync_folder(place.shard)
         return count
-
-
-_SHARDS = tuple(f"{number:02x}" for number in range(256))

@@ -180,10 +180,15 @@ def _take(found: Found, line: bytes) -> None:
             raise _corrupt(f"format {value['format']!r:.20} is not known here")
         found.life, found.source, found.carried = Life.parse(value["life"]), value["source"], value["carried"]
         found.carried_chain = value["carried_chain"]
+        if not found.carried and found.carried_chain != found.tail.chain:
+            raise _corrupt("it carries nothing, and names a chain")
     elif kind == ROW:
         _take_row(found, Row.from_json(value), line)
     elif kind == FREEZE:
-        found.frozen[value["version"]] = Receipt(**value)
+        receipt = Receipt(**value)
+        if (receipt.rows, receipt.last, receipt.size) != (found.tail.count, found.tail.chain, found.good):
+            raise _corrupt(f"the freeze {receipt.version!r:.80} is of another place")
+        found.frozen[receipt.version] = receipt
     elif kind == END:
         found.end = Receipt(**value)
     else:

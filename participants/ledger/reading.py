@@ -6,7 +6,7 @@ from typing import Any
 from store import Life
 
 from ..errors import Code, ParticipantError
-from .files import Disk, Layout
+from .files import Disk, Layout, translated
 from .keys import CaptureKey
 from .lines import Found, Receipt, good_records, scan
 
@@ -50,7 +50,8 @@ class Reader:
 
     def lives(self, key: CaptureKey) -> list[Life]:
         """The lives with a ledger that a key may name, oldest first."""
-        return [life for life in self._layout.lives(key.rollout_id) if life.attempt == key.attempt]
+        with translated(key):
+            return [life for life in self._layout.lives(key.rollout_id) if life.attempt == key.attempt]
 
     def manifest(self, life: Life) -> Manifest:
         """Of one life."""
@@ -75,7 +76,8 @@ class Reader:
         """The complete records of one life as lines without their ends, each of them whole."""
         place = self._layout.place(life)
         digests = self._scan(life).own_records  # First: a record is there before its row is.
-        lines = good_records(self._disk.read(place.records) or b"", digests)
+        with translated(life):
+            lines = good_records(self._disk.read(place.records) or b"", digests)
         if len(lines) < len(digests):
             raise ParticipantError(
                 Code.CORRUPT_CHECKPOINT, f"{len(digests) - len(lines)} complete records of {life} are missing"
@@ -83,7 +85,8 @@ class Reader:
         return lines
 
     def _scan(self, life: Life) -> Found:
-        data = self._disk.read(self._layout.place(life).ledger)
+        with translated(life):
+            data = self._disk.read(self._layout.place(life).ledger)
         if data is None:
             raise ParticipantError(Code.INVALID_REQUEST, f"the ledger of {life} was deleted")
         found = scan(data)

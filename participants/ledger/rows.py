@@ -5,7 +5,7 @@ hexadecimal:
 
     prompt_digest  = sha256(T(prompt))
     context_digest = sha256(T(prompt + output))         both empty where the ids are not known
-    facts          = sha256(canonical JSON of all fields except prompt_digest, context_digest, chain, inline)
+    facts          = sha256(canonical JSON of all fields except prompt_digest, context_digest, chain)
     chain          = sha256(previous chain + "\\n" + prompt_digest + "\\n" + context_digest + "\\n" + facts)
 
 `previous chain` is that of the row before, or 64 zeros for the first. Canonical JSON is UTF-8 with sorted keys, no
@@ -38,7 +38,7 @@ GENESIS = "0" * 64
 """Stands for the chain before the first row."""
 COMPLETED = "completed"
 MAX_TOKEN = 2**32 - 1
-_BEFORE_CHAIN = frozenset({"prompt_digest", "context_digest", "chain", "inline"})
+_BESIDE_FACTS = frozenset({"prompt_digest", "context_digest", "chain"})
 _COUNTS = ("index", "prompt_count", "generated_count", "continued", "masked")
 _TEXTS = ("call", "parent", "route", "request_digest", "outcome", "finish_reason", "record_digest", "prompt_digest",
           "context_digest", "chain")  # fmt: skip
@@ -184,7 +184,7 @@ class Row:
 
     def chained(self, previous: str) -> str:
         """Its `chain` after a row with that one."""
-        facts = {name: value for name, value in self.to_json().items() if name not in _BEFORE_CHAIN}
+        facts = {name: value for name, value in self.to_json().items() if name not in _BESIDE_FACTS}
         digest = hashlib.sha256(orjson.dumps(facts, option=orjson.OPT_SORT_KEYS)).hexdigest()
         text = "\n".join((previous, self.prompt_digest, self.context_digest, digest))
         return hashlib.sha256(text.encode()).hexdigest()

@@ -12,16 +12,15 @@
 After a write that failed, the file is cut back to what was acknowledged before anything else is appended to it.
 """
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from store import Life
 
 from ..errors import Code, ParticipantError
-from .files import Disk, Layout, Place
+from .files import Disk, Layout, Place, translated
 from .lines import (
     END,
     FREEZE,
@@ -88,15 +87,6 @@ class Group:
         return any(item.row for item in self.items)
 
 
-@contextmanager
-def translated(life: Life) -> Iterator[None]:
-    """Errors of the disk as `store_failed`."""
-    try:
-        yield
-    except OSError as error:
-        raise ParticipantError(Code.STORE_FAILED, f"the ledger of {life} could not be written: {error}") from error
-
-
 class Writer:
     """Carries out what callers ask for, in worker threads. One life is only ever touched by one thread at a time."""
 
@@ -137,7 +127,7 @@ class Writer:
             raise ParticipantError(Code.CHECKPOINT_CONFLICT, f"{life} has begun with other rows")
 
     def _begin_new(self, life: Life, place: Place, rows: Sequence[Row], source: Life | None) -> None:
-        self._disk.make_folder(place.folder)
+        self.layout.make_folders(place)
         lines = [row_line(row) for row in rows]
         data = b"".join([head_line(life, source, rows), *lines])
         durable = bool(rows or source)
@@ -298,11 +288,14 @@ class Writer:
         """Make the names of new files durable, each folder once."""
         done: set[str] = set()
         for group in groups:
-            for folder in (group.ledger.place.folder, group.ledger.place.shard):
+            place = group.ledger.place
+            for folder in self.layout.folders_to_sync(place):
                 if folder not in done and group.lives:
                     self._each(group.items, self._disk.sync_folder, folder)
                     done.add(folder)
             group.ledger.named = group.lives
+            if group.lives:
+                self.layout.are_durable(place)
 
     # Ends
 
@@ -399,9 +392,5 @@ def _stale(life: Life, why: str) -> ParticipantError:
 
 def make_root(layout: Layout) -> None:
     """Make the folders of a root. Raises `store_failed`."""
-    try:
+    with translated("the ledgers"):
         layout.make_root()
-    except OSError as error:
-        raise ParticipantError(
-            Code.STORE_FAILED, f"{os.path.basename(layout.root)}: the ledgers' folder cannot be made: {error}"
-        ) from error
