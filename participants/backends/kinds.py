@@ -21,7 +21,7 @@ Sources, by document name:
     [S1] SGLang, pull request 30917: `return_token_ids` on completions, streamed and not, and on chat only without a
          stream; with one it is refused: "return_token_ids is not supported with streaming on /v1/chat/completions".
     [S2] SGLang, entrypoints/openai/serving_completions.py: a prompt may be a list of ids; `metadata.weight_version`
-         in whole replies, not in chunks.
+         in whole replies, not in chunks (its pull request 40347 moves it to `sglext`).
     [S3] SGLang, entrypoints/openai/serving_tokenize.py: `/tokenize` takes `prompt` alone and gives `tokens`;
          `/detokenize` gives `text`.
     [S4] SGLang, FAQ and "Deterministic inference": equal output for equal input only with

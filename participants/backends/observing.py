@@ -95,9 +95,9 @@ def _take(found: Generated, document: dict[str, Any]) -> None:
         found.text += document["delta"]
         found.ids += _ids(document.get("token_ids"))
     found.prompt = found.prompt or _ids(document.get("prompt_token_ids"))
-    metadata = document.get("metadata")
-    version = document.get("weight_version") or (metadata.get("weight_version") if isinstance(metadata, dict) else None)
-    found.weights = str(version) if isinstance(version, str | int) else found.weights
+    places = (document, document.get("metadata"), document.get("sglext"))
+    versions = (place.get("weight_version") for place in places if isinstance(place, dict))
+    found.weights = next((str(each) for each in versions if isinstance(each, str | int)), found.weights)
     choices = document.get("choices")
     for choice in choices if isinstance(choices, list) else []:
         if isinstance(choice, dict):

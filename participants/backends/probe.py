@@ -49,7 +49,7 @@ class Probed:
     model: str = ""
     """The model that was asked: the one given, or the first that is served."""
     weights: str = ""
-    """The version of the weights that its chunks named; empty where they name none."""
+    """The version of the weights that its replies named; empty where they name none."""
 
 
 async def probe(
@@ -143,7 +143,9 @@ class _Probe:
             return
         body = ask.continued_chat(self.model, ids=CHAT in self.seen.ids_routes)
         continued = generated(await self._post(CHAT, body))
-        self.seen.continue_final_message = continued is not None and is_continued(turn, continued)
+        if continued is not None:
+            self.seen.continue_final_message = is_continued(turn, continued)
+            self.seen.weights = continued.weights or self.seen.weights
 
     async def _responses(self) -> None:
         await self._generate(RESPONSES, ask.response(self.model))

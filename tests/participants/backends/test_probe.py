@@ -69,6 +69,7 @@ async def test_a_chat_that_refuses_ids_in_streams_is_still_served() -> None:
     assert found.capabilities.ids_routes == {COMPLETIONS}
     assert not found.capabilities.token_ids_out
     assert found.capabilities.routes == {COMPLETIONS, CHAT, RESPONSES}
+    assert found.weights == "default"  # named in whole replies
 
 
 async def test_a_strict_endpoint_is_asked_plainly() -> None:
