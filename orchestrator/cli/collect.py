@@ -62,9 +62,9 @@ def command(
 
 
 def _code_of(error: Exception) -> int:
-    from ..collect import EXIT_FENCED, ConfigError
+    from ..collect import EXIT_FENCED, AnotherWriter, ConfigError
 
-    if isinstance(error, Fenced):
+    if isinstance(error, Fenced | AnotherWriter):
         return EXIT_FENCED
     if isinstance(error, NotAStore):
         return Exit.REFUSED  # Told at its opening, before anything was begun.

@@ -8,11 +8,12 @@ from .ledger import RunLedger
 from .progress import is_terminal, json_events, plain_events
 from .rows import Rollout, load_rollouts, plan_rollouts
 from .run import EXIT_FENCED, Options, Summary, collect
-from .segments import Line, Segments, open_segments
+from .segments import AnotherWriter, Line, Segments, open_segments
 from .world import World, open_world
 
 __all__ = [
     "EXIT_FENCED",
+    "AnotherWriter",
     "Checkpoints",
     "Collector",
     "Config",

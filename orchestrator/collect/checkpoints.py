@@ -7,7 +7,7 @@ they are retired, so that everything else is saved.
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import anyio
 
@@ -30,6 +30,8 @@ RETIRE_TIMEOUT_S = 2.0
 """At each of three kinds of participant in turn."""
 SETTLE_S = 30.0
 """For the checkpoint that is being taken when the last row is there."""
+CLOCK_STEP_S = 1.0
+"""By which an object store rounds its dates; what is younger than this start is its own, and named by the chain."""
 PRUNE_EVERY_S = 10.0
 """It takes as long as a small checkpoint, so that short intervals are not spent on it."""
 
@@ -131,7 +133,11 @@ class Checkpoints:
             scope=sets.scope,
             restarts=sets.restarts,
             dropped=sets.dropped,
-            state={"done": len(collector.ledger.done), "rollouts": len(collector.ledger.rollouts)},
+            state={
+                "done": len(collector.ledger.done),
+                "rollouts": len(collector.ledger.rollouts),
+                "totals": asdict(collector.totals()),
+            },
             output=[collector.segment],
             fingerprint=self._fingerprint,
         )
@@ -154,7 +160,7 @@ class Checkpoints:
 
     async def sweep(self, *, older_than_s: float) -> None:
         """Prune once more, and remove what lay there before this start: only killed or fenced ones have left it."""
-        limits = replace(self._store.limits, sweep_after_s=older_than_s)
+        limits = replace(self._store.limits, sweep_after_s=max(0.0, older_than_s - CLOCK_STEP_S))
         await self._prune_in(replace(self._store, limits=limits))
 
     async def _prune_in(self, store: Store) -> None:

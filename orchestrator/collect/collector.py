@@ -6,7 +6,7 @@ ledger in one step. A failure is written like a row, and is final once a rollout
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from store import Fenced, Life, Segment, StoreError
 from .config import Config
 from .ledger import RunLedger
 from .rows import Rollout
-from .saved import Work, work_of_row
+from .saved import Totals, Work, work_of_row
 from .segments import Line, Writer
 from .world import World
 
@@ -58,13 +58,20 @@ class Collector:
     """One run in one epoch."""
 
     def __init__(
-        self, config: Config, world: World, ledger: RunLedger, output: Writer, emit: Emit = lambda name, facts: None
+        self,
+        config: Config,
+        world: World,
+        ledger: RunLedger,
+        output: Writer,
+        emit: Emit = lambda name, facts: None,
+        earlier: Totals | None = None,
     ) -> None:
-        """`emit` must not raise."""
+        """`emit` must not raise; `earlier` is of the starts before this one."""
         self._config = config
         self._output = output
         self._room = anyio.Event()
         self._floor = 0
+        self._earlier = earlier or Totals()
         self._scope = anyio.CancelScope()
         self.world = world
         self.emit = emit
@@ -125,10 +132,19 @@ class Collector:
             self.ledger.start_over([life])
             self._scope.cancel()
 
-    def _with_parameters(self, row: Any) -> dict[str, Any]:
+    def _with_parameters(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The row with what the configuration adds to its request; in a typed one that stands in `task_input`."""
+        typed = row.get("task_input") if "task_id" in row else None
+        if isinstance(typed, Mapping):
+            return {**row, "task_input": self._asking(typed)}
+        return self._asking(row)
+
+    def _asking(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        own = task.get("responses_create_params") or {}
+        if not isinstance(own, Mapping):
+            return dict(task)  # Its dispatch says what is wrong with it.
         model = self._config.model
-        asked = {"model": model.model, **model.parameters, **(row.get("responses_create_params") or {})}
-        return {**row, "responses_create_params": {**asked, "model": model.model}}
+        return {**task, "responses_create_params": {**model.parameters, **own, "model": model.model}}
 
     # Results
 
@@ -209,6 +225,11 @@ class Collector:
             for held in self.world.agent.held()
             if held.state.activation is not None
         }
+
+    def totals(self) -> Totals:
+        """Of this start and those before."""
+        saved = self.tally.saved
+        return self._earlier + Totals(self.ledger.continued, self.ledger.restarted, saved.calls, saved.tokens)
 
     @property
     def segment(self) -> Segment:

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 
 from participants import OpenAIEndpoint, ParticipantError, Reply
+from participants.backends.breaks import Unreachable
 from store import Life
 
 from .config import ModelTable, secret
@@ -63,18 +64,13 @@ class Endpoint(OpenAIEndpoint):
         self._advise(f"{self._table.base_url}: POST {route.removeprefix('/v1')}", reply)
         return reply
 
-    async def _once(self, route: str, body: Mapping[str, Any], life: Life | None) -> Reply:
-        try:
-            reply = await super()._once(route, body, life)
-        except ParticipantError:
-            raise  # It has answered; what it said is the failure of a call.
-        except Exception as error:
-            self._failed(str(error))
-            raise
-        if self._silent:
+    def tried(self, failure: Unreachable | None) -> None:
+        """A call may go on for long: say so at the first try that fails, and when one is answered again."""
+        if failure is not None:
+            self._failed(str(failure))
+        elif self._silent:
             self._silent = False
             self._tell(f"{self._table.base_url} answers again")
-        return reply
 
     def _failed(self, why: str) -> None:
         now = self._clock()

@@ -36,14 +36,43 @@ def json_events(write: Callable[[str], object]) -> Emit:
 
 
 def plain_events(console: Console) -> Emit:
-    """Each event but single rows as a line for people."""
+    """Each event but single rows as a line for people, and the summary as a few."""
 
     def emit(name: str, facts: Mapping[str, Any]) -> None:
-        if name not in _QUIET:
-            told = ", ".join(f"{key} {_short(value)}" for key, value in facts.items())
-            console.print(f"{name}: {told}", highlight=False, markup=False, soft_wrap=True)
+        if name in _QUIET:
+            return
+        if name == "summary":
+            lines = summary_lines(facts)
+        elif "message" in facts:
+            lines = [f"{name}: {facts['message']}"]
+        else:
+            lines = [f"{name}: " + ", ".join(f"{key} {_short(value)}" for key, value in facts.items())]
+        for line in lines:
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     return emit
+
+
+def summary_lines(facts: Mapping[str, Any]) -> list[str]:
+    """What a start came to, in sentences."""
+    every, held = facts["all_starts"], facts["held_s"]
+    lines = [
+        f"summary: {facts['done']} of {facts['rollouts']} rollouts done ({facts['found_done']} of them before this "
+        f"start), {facts['failed_for_good']} failed for good; exit code {facts['exit_code']}",
+        f"  this start: {facts['rows']} rows with {facts['tokens']} tokens, {facts['failures']} failures; "
+        f"{_gone_on(facts)}, {facts['dropped']} dropped",
+    ]
+    if every.get("continued", 0) > facts["continued"] or every.get("restarted", 0) > facts["restarted"]:
+        lines.append(f"  all starts: {_gone_on(every)}")
+    if facts["checkpoints"] or facts["failed_checkpoints"]:
+        waited = f"; work was held {held['p50']:.3f} s at the median, {held['longest']:.3f} s at most" if held else ""
+        lines.append(f"  checkpoints: {facts['checkpoints']} taken, {facts['failed_checkpoints']} failed{waited}")
+    return lines
+
+
+def _gone_on(counts: Mapping[str, Any]) -> str:
+    saved = f"{counts['saved_calls']} model calls and {counts['saved_tokens']} tokens not made again"
+    return f"{counts['continued']} continued ({saved}), {counts['restarted']} started over"
 
 
 def _short(value: Any) -> str:

@@ -13,7 +13,7 @@ is claimed. The summary is told as soon as it stands, before anything is closed,
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -85,6 +85,8 @@ class Summary:
     saved_calls: int = 0
     """Model calls that continued rollouts did not repeat."""
     saved_tokens: int = 0
+    all_starts: dict[str, int] = field(default_factory=dict)
+    """These four of every start so far, as far as a checkpoint or this start has counted them."""
     tokens: int = 0
     """Of the rows written."""
     checkpoints: int = 0
@@ -219,7 +221,7 @@ async def _collect(run: _Run, world: World) -> None:
         count_failures(before.lines),
         before.dropped,
     )
-    collector = Collector(run.config, world, ledger, writer, run.emit)
+    collector = Collector(run.config, world, ledger, writer, run.emit, before.totals)
     if run.store is not None and run.controller is not None and world.fleet is not None:
         table = run.config.checkpoint
         run.checkpoints = Checkpoints(table, collector, world.fleet, run.store, run.controller, run.fields)
@@ -324,6 +326,7 @@ def _sum_up(summary: Summary, collector: Collector) -> None:
     summary.done, summary.continued, summary.restarted = len(ledger.done), ledger.continued, ledger.restarted
     summary.rows, summary.failures, summary.dropped = tally.rows, tally.failures, len(ledger.dropped)
     summary.saved_calls, summary.saved_tokens = tally.saved.calls, tally.saved.tokens
+    summary.all_starts = asdict(collector.totals())
     summary.tokens, summary.checkpoints = tally.delivered.tokens, tally.checkpoints
     summary.failed_checkpoints = tally.failed_checkpoints
     if held := sorted(tally.held_s):

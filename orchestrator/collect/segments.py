@@ -18,7 +18,16 @@ import anyio
 import anyio.to_thread
 import orjson
 
-from store import Backend, CorruptCheckpoint, LocalBackend, NotFound, create_once, open_backend
+from store import (
+    Backend,
+    CheckpointConflict,
+    CorruptCheckpoint,
+    LocalBackend,
+    NotFound,
+    StoreError,
+    create_once,
+    open_backend,
+)
 
 ROWS_ONLY = "rows"
 """Stands for the run where there is no store, and so no run id."""
@@ -28,6 +37,16 @@ _NO_RUNS = frozenset({"alive", _OWNER})
 _LARGEST_CHUNK = 1 << 30
 _READ_AHEAD = 16
 """Chunks that are read at once."""
+
+
+class AnotherWriter(StoreError):
+    """Another collector writes the same segment, as only one without checkpoints can."""
+
+    def __init__(self, url: str, key: str) -> None:
+        super().__init__(
+            f"another collector writes {url}: {key} is there already, and not from this one",
+            hint="Let one of them end; the same command then goes on from the rows of both",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +263,11 @@ class Writer:
             start += len(data)
 
     async def _put(self, data: bytes) -> None:
-        await create_once(self._segments.backend, self._segments.key(self.epoch, self._chunks), data)
+        key = self._segments.key(self.epoch, self._chunks)
+        try:
+            await create_once(self._segments.backend, key, data)
+        except CheckpointConflict as error:
+            raise AnotherWriter(self._segments.backend.url, key) from error
         self._chunks += 1
         self.length += len(data)
 

@@ -31,6 +31,7 @@ from ..fleet import adopt
 from .config import OtherRun, StoreGone
 from .fingerprint import check_accepted, check_same
 from .rows import Rollout
+from .saved import Totals
 from .segments import ROWS_ONLY, Found, Header, Kept, Segments
 from .world import World
 
@@ -56,6 +57,8 @@ class Before:
     scope: Sequence[Life] = ()
     restarts: Sequence[Life] = ()
     dropped: Mapping[Life, str] = field(default_factory=dict)
+    totals: Totals = field(default_factory=Totals)
+    """As of the head."""
 
 
 @dataclass(slots=True)
@@ -169,7 +172,8 @@ async def restore_head(
         round_id = controller.next_round()
         await restore(fleet, round_id, controller.head, scope, timeout_s=RESTORE_TIMEOUT_S)
         await resume(fleet, round_id)
-    return world, Before(below.lines, scope, manifest.restarts, dropped)
+    totals = Totals.of(await checkpoint.state())
+    return world, Before(below.lines, scope, manifest.restarts, dropped, totals)
 
 
 async def rows_only(segments: Segments, fields: Mapping[str, str], wishes: Wishes) -> tuple[int, Found]:

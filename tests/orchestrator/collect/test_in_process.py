@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import anyio.lowlevel
 import pytest
 
@@ -227,3 +228,52 @@ async def test_a_checkpoint_has_the_fingerprint_and_the_segment_as_they_were(tmp
     }
     [segment] = manifest.output
     assert (segment.name, segment.length > 0, len(manifest.scope)) == ("1", True, 3)
+
+
+class Recording(OneTool):
+    """Keeps what it was asked."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        super().__init__()
+        self.asked: list[Mapping[str, Any]] = []
+
+    async def complete(self, route: str, body: Mapping[str, Any], life: Life | None = None) -> Reply:
+        """As ever."""
+        self.asked.append(body)
+        return await super().complete(route, body, life)
+
+
+@pytest.mark.parametrize("typed", [False, True])
+async def test_parameters_of_the_configuration_reach_every_kind_of_row_and_its_own_win(
+    tmp_path: Path, typed: bool
+) -> None:
+    """Flat and typed rows alike; only the model is always the configuration's."""
+    config = configured(tmp_path)
+    own = {"input": [{"role": "user", "content": "go"}], "tools": TOOLS, "top_p": 0.5, "model": "of the row"}
+    task = {"initial_count": 0, "expected_count": 1}
+    row: dict[str, Any] = {"responses_create_params": own, **task}
+    if typed:
+        task_id = {"taskset": "counter", "task_id": "1"}
+        row = {"task_id": task_id, "task_input": {"responses_create_params": own, "task_data": task}}
+    await anyio.Path(tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    parameters = {"temperature": 0.25, "top_p": 0.9}
+    model, upstream = config.model.model_copy(update={"parameters": parameters}), Recording()
+    assert (await run(config.model_copy(update={"model": model}), upstream)).rows == 1
+    found = [{name: body.get(name) for name in ("temperature", "top_p", "model")} for body in upstream.asked]
+    assert found == [{"temperature": 0.25, "top_p": 0.5, "model": "m"}] * 2
+
+
+async def test_an_endpoint_that_refuses_connections_is_told_of(tmp_path: Path) -> None:
+    """In the events of the run, while its calls are still tried."""
+    config, events = configured(tmp_path, max_attempts=1), Events()
+    model = config.model.model_copy(update={"retry_for_s": 0.2})
+    summary = await collect(
+        config.model_copy(update={"model": model}), Options(), lambda name, facts: events.append((name, facts))
+    )
+    assert summary.failed_for_good == 3
+    [told] = named(events, "endpoint")
+    assert "http://localhost:1/v1 does not answer: " in told["message"]
+    names = [name for name, _ in events]
+    assert names.index("endpoint") < names.index("failure")
+    assert names[-1] == "summary"

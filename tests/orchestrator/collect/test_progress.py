@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from orchestrator.collect import (
     Collector,
     Options,
     RunLedger,
+    Summary,
     collect,
     json_events,
     open_segments,
@@ -19,6 +21,7 @@ from orchestrator.collect import (
     plan_rollouts,
 )
 from orchestrator.collect.progress import facts_of, report_progress, status_table
+from orchestrator.collect.saved import Totals
 from orchestrator.collect.segments import Writer
 
 from .test_dropped import refusing_world
@@ -90,3 +93,25 @@ def test_people_are_not_told_of_single_rows() -> None:
     assert "reward" not in shown.getvalue()
     assert "[x] [x]" in shown.getvalue()
     assert len(shown.getvalue()) < 400
+
+
+def test_a_summary_says_in_sentences_what_was_continued_started_over_and_saved() -> None:
+    """Of this start, and of all starts where earlier ones have continued something too."""
+    console, shown = terminal()
+    facts = Summary(exit_code=0, rollouts=24, done=24, found_done=10, rows=14, continued=8, saved_calls=21).as_facts()
+    first = {"continued": 8, "restarted": 0, "saved_calls": 21, "saved_tokens": 0}
+    held = {"p50": 0.0123, "p99": 0.5, "longest": 0.5}
+    plain_events(console)("summary", {**facts, "checkpoints": 3, "held_s": held, "all_starts": first})
+    assert "24 of 24 rollouts done (10 of them before this start), 0 failed for good" in shown.getvalue()
+    assert "8 continued (21 model calls and 0 tokens not made again), 0 started over" in shown.getvalue()
+    assert "3 taken, 0 failed; work was held 0.012 s at the median, 0.500 s at most" in shown.getvalue()
+    assert "all starts" not in shown.getvalue()
+    plain_events(console)("summary", {**facts, "all_starts": {**first, "continued": 30, "restarted": 2}})
+    assert "all starts: 30 continued (21 model calls and 0 tokens not made again), 2 started over" in shown.getvalue()
+
+
+def test_totals_of_earlier_starts_are_read_from_a_checkpoint_and_added() -> None:
+    """A state without them, or with something else in their place, counts for nothing."""
+    totals = Totals(3, 1, 20, 300)
+    assert Totals.of({"totals": asdict(totals)}) + Totals(1, 0, 2, 3) == Totals(4, 1, 22, 303)
+    assert [Totals.of(state) for state in (None, {}, {"totals": 1}, {"totals": {"continued": "x"}})] == [Totals()] * 4

@@ -7,10 +7,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from orchestrator.collect import Line, Segments, open_segments, plan_rollouts
+from orchestrator.collect import AnotherWriter, Line, Segments, open_segments, plan_rollouts
 from orchestrator.collect.merge import WINDOW, failures_url, write_output
 from orchestrator.collect.segments import Header, Kept, Writer, count_failures, final_lines
-from store import CorruptCheckpoint, NotFound, ObjectConflict, open_backend
+from store import CorruptCheckpoint, NotFound, open_backend
 
 pytestmark = [pytest.mark.unit, pytest.mark.anyio]
 
@@ -63,7 +63,7 @@ async def test_two_writers_of_one_segment_collide_loudly(segments: Segments) -> 
     await write(segments, 0, [line("a")])
     second = Writer(segments, 0)
     await second.begin(Header({"model": "m"}))
-    with pytest.raises(ObjectConflict):
+    with pytest.raises(AnotherWriter, match=r"another collector writes .*Let one of them end"):
         await second.append([line("b")])
     assert [kept.rollout_id for kept in (await segments.read(0)).lines] == ["a"]
 
