@@ -4,7 +4,7 @@ A flight reads its backend's stream as it comes. Its prefix at any moment is wha
 everything that has come since: a cut copies that, and touches neither the stream nor the backend.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +98,8 @@ class Flight:
         self.request = request
         self.inside_wait = inside_wait
         self.uncuttable = uncuttable
-        self.staged: Mapping[str, Any] | None = None
+        self.staged: Prefix | None = None
+        """What a commit has staged at the worker of it, without its ids."""
         self._begun = begun
         self._stream: Listening | None = None
 
@@ -119,6 +120,10 @@ class Flight:
     def reading(self) -> Reading | None:
         """What has come of the stream that it listens to."""
         return self._stream.reading() if self._stream else None
+
+    def begin(self, prefix: Prefix) -> None:
+        """What there is, in another form."""
+        self._begun, self._stream = prefix, None
 
     def start_over(self) -> None:
         """What there is counts for nothing."""

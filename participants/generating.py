@@ -5,6 +5,7 @@ text whose ids are checked, as `participants.cuts.plan` decides; else it is gene
 A backend that nobody has probed, or that does not stream, is asked for whole replies as any client would.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,11 +34,13 @@ from .data import Reply, Request
 from .errors import Code, ParticipantError
 from .flights import Flight
 from .generations import checked, parse
+from .staged_cuts import StagedCuts, staged_body
 from .upstream import Upstream
 
 MAX_BREAKS = 3
 """How often one call goes on after its stream broke off, as long as each time something came."""
 NO_PREFIX = Prefix()
+log = logging.getLogger("midflight.model")
 _ANYTHING = Prefix(prompt=(0,), ids=(0,))
 
 
@@ -76,13 +79,18 @@ class Generator:
         cuts: LazyCapabilities | None = None,
         resampled: bool = False,
         policy: Policy = always_continue,
+        staged: StagedCuts | None = None,
     ) -> None:
-        """`model` replaces the model that requests name; without `cuts` every call is asked for as a whole."""
+        """`model` replaces the model that requests name; without `cuts` every call is asked for as a whole.
+
+        `staged` is how prefixes are found that the worker keeps in its own token store.
+        """
         self._upstream = upstream
         self._model = model
         self._cuts = cuts
         self._resampled = resampled
         self._policy = policy
+        self.staged = staged
         self.weights = ""
         """The version that the backend named last."""
         self.anew: Counter[str] = Counter()
@@ -146,7 +154,7 @@ class Generator:
                 had = here
 
     async def _once(self, flight: Flight) -> Made:
-        prefix = flight.prefix()
+        prefix = await self._whole_prefix(flight)
         if prefix is not None:
             decision = self.decide(flight.request, prefix)
             made = await self._continued(flight, prefix, decision) if isinstance(decision, Continue) else decision
@@ -155,6 +163,20 @@ class Generator:
             self.give_up(made, prefix)
         flight.start_over()
         return await self._fresh(flight)
+
+    async def _whole_prefix(self, flight: Flight) -> Prefix | None:
+        """The prefix with its ids, wherever they are; without them where the worker does not give them any more."""
+        prefix, request = flight.prefix(), flight.request
+        if prefix is None or prefix.staged is None or prefix.ids is not None or self.staged is None:
+            return prefix
+        assert request.life is not None
+        try:
+            found = await self.staged.ids_of(prefix, request.life, request.call)
+        except ParticipantError as error:
+            log.warning("%s of %s is generated anew: %s", request.call, request.life, error)
+            return prefix
+        flight.begin(found)
+        return found
 
     def give_up(self, why: Anew, prefix: Prefix) -> None:
         """A prefix is not continued: count it."""
@@ -248,15 +270,16 @@ class Generator:
         """What comes after the prefix; a refusal as it is."""
         if decision.body is None:
             return finished(decision.finish or "stop")
+        body = staged_body(dict(decision.body), prefix) if decision.as_ == "tokens" else decision.body
         if not decision.stops:
-            return await self._read(flight, decision.route, decision.body)
+            return await self._read(flight, decision.route, body)
         request = flight.request
         watching = watch(
             self.asked(request), prefix, route=request.route, raw_text=raw, tool_format=self.known.tool_format
         )
         if watching.stop is not None:
             return Reading(prefix=Prefix(ids=()))
-        return await self._read(flight, decision.route, decision.body, watching)
+        return await self._read(flight, decision.route, body, watching)
 
     async def _is_same(self, decision: Continue) -> bool:
         assert decision.check is not None

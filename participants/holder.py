@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 import anyio
 import anyio.lowlevel
 
-from store import Life, RawRecord, Record
+from store import CheckpointId, Life, RawRecord, Record
 
 from .data import CallId, Reply, Request
 from .errors import Code, ParticipantError
@@ -94,6 +94,8 @@ class Holder(ABC, Generic[State]):
 
     kind: str = ""
     modes = Modes()
+    pins = False
+    """Whether a commit has to `pin` anything."""
 
     def __init__(self, name: str = "main", *, gate: Gate | None = None) -> None:
         """`name` is the participant's, a lower-case name."""
@@ -355,6 +357,12 @@ class Holder(ABC, Generic[State]):
             held = self._held.get(life.rollout_id)
             if held is not None and held.life == life:
                 self._let_go(held)
+
+    async def pin(self, run: str, checkpoint: CheckpointId) -> None:
+        """Nothing is kept elsewhere by default."""
+
+    async def release(self, run: str, standing: Collection[CheckpointId], now: CheckpointId) -> None:
+        """Nothing to let go of by default."""
 
     def check_export(self) -> None:
         """Nothing to refuse by default."""

@@ -16,14 +16,15 @@ With a capture ledger each call that has ended is a row of its life's, durable b
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from store import Life
+from store import CheckpointId, Life
 
 from .backends.lazy import LazyCapabilities
+from .backends.probe import Asks
 from .capturing import Capture, Captured
 from .cuts import Continue, Policy, Prefix, always_continue
 from .cuts.emitting import as_stream
@@ -37,6 +38,7 @@ from .generations import checked, parse
 from .holder import Held, Holder
 from .ledger import Ledger
 from .replies import Kept
+from .staged_cuts import StagedCuts
 from .streams import EVENT_STREAM, PassingStream, replayed
 from .upstream import ListsModels, Upstream
 from .wire import Modes
@@ -104,7 +106,7 @@ class ModelState:
 
     def keep_cut(self, request: Request, prefix: Prefix | None) -> None:
         """A generation has ended before it was whole."""
-        if prefix is not None and prefix.ids:
+        if prefix is not None and (prefix.ids or prefix.staged):
             self.cuts.append(cut_of(request, prefix))
 
 
@@ -130,16 +132,18 @@ class ModelServer(Holder[ModelState]):
         resampled: bool = False,
         policy: Policy = always_continue,
         ledger: Ledger | None = None,
+        staging: Asks | None = None,
     ) -> None:
         """`upstream` is open for as long as this is used.
 
         `model` replaces the one that requests name. With `cuts`, what is known of the backend, generations are cut and
         continued; `resampled` accepts a rest that may differ from the uncut one, and `policy` decides of each prefix.
-        With a `ledger` every call is captured.
+        With a `ledger` every call is captured. `staging` reaches the staging routes of a worker that has them.
         """
         super().__init__(name, gate=gate)
         self._upstream = upstream
-        self.generator = Generator(upstream, model=model, cuts=cuts, resampled=resampled, policy=policy)
+        staged = StagedCuts(staging) if staging else None
+        self.generator = Generator(upstream, model=model, cuts=cuts, resampled=resampled, policy=policy, staged=staged)
         self._capture = Capture(ledger)
         self._holding = 0
         """Calls with an id that are finished and wait to be delivered."""
@@ -378,6 +382,37 @@ class ModelServer(Holder[ModelState]):
             **(self._capture.ledger.counts() if self._capture.ledger else {}),
         }
 
+    # Prefixes that the worker keeps
+
+    @property
+    def pins(self) -> bool:  # type: ignore[override]
+        """Whether the worker keeps prefixes."""
+        return self.generator.staged is not None and self.generator.known.staging
+
+    async def freeze(self, scope: Collection[Life] | None = None) -> None:
+        """A commit stages what is in flight of its scope, where the worker can."""
+        staged = self.generator.staged
+        if staged is None or not self.pins or scope is None:
+            return
+        held = [each for each in self._held.values() if each.life in scope]
+        await staged.freeze(flight for each in held for flight in each.state.flights)
+        staged.needs(cut.prefix for each in held for cut in each.state.cuts)
+
+    def thaw(self) -> None:
+        """What was staged was that of one commit."""
+        for flight in self._flights():
+            flight.staged = None
+
+    async def pin(self, run: str, checkpoint: CheckpointId) -> None:
+        """Have the worker keep what this commit has staged."""
+        if self.generator.staged is not None:
+            await self.generator.staged.pin(run, checkpoint)
+
+    async def release(self, run: str, standing: Collection[CheckpointId], now: CheckpointId) -> None:
+        """Let the worker drop what only deleted checkpoints needed."""
+        if self.generator.staged is not None:
+            await self.generator.staged.release(run, standing, now)
+
     async def retire(self, lives: Sequence[Life], timeout_s: float) -> list[Life]:
         """As every holder does; their ledgers are retired too."""
         left = await super().retire(lives, timeout_s)
@@ -401,7 +436,8 @@ class ModelServer(Holder[ModelState]):
             for digest, items in state.undelivered.items()
             for r in (item.reply for item in items)
         ]
-        flying = [cut_of(f.request, p) for f in state.flights if (p := f.prefix()) is not None and p.ids]
+        prefixes = [(flight.request, flight.staged or flight.prefix()) for flight in state.flights]
+        flying = [cut_of(request, p) for request, p in prefixes if p is not None and (p.ids or p.staged)]
         every = (*state.cuts, *flying)
         cuts = [{"call": cut.call, "digest": cut.digest, "prefix": dump_prefix(cut.prefix)} for cut in every]
         rows = self._capture.rows(held.life, state.captured)

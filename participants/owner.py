@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from store import Life, RawRecord, Record
+from store import CheckpointId, Life, RawRecord, Record
 
 from .fences import Floor
 from .gate import Gate
@@ -76,6 +76,16 @@ class Owner(Protocol):
 
     async def export(self, scope: Collection[Life]) -> Export:
         """The scope's state. All stands still, so that it is that of one point in time."""
+
+    async def pin(self, run: str, checkpoint: CheckpointId) -> None:
+        """Keep what this commit needs and others hold, such as tokens in a worker's store; durable when it returns."""
+
+    async def release(self, run: str, standing: Collection[CheckpointId], now: CheckpointId) -> None:
+        """A commit for `now` is written: let go of what was pinned for earlier checkpoints that no longer stand."""
+
+    @property
+    def pins(self) -> bool:
+        """Whether it pins anything at all."""
 
     async def stage(
         self, scope: Collection[Life], records: AsyncIterator[RawRecord], state: Sequence[Any], *, epoch: int

@@ -33,6 +33,7 @@ from store import (
     Tally,
     load_parent,
     open_checkpoint,
+    published,
 )
 
 from .book import Book, Ending
@@ -215,9 +216,14 @@ class ControlPlane:
         self._owner.check_export()
         store = self._need_store()
         parent = await load_parent(store, call.parent, self._owner.kind, self._owner.name) if call.parent else None
+        if self._owner.pins:
+            await self._owner.pin(store.run_id, call.round)
         receipt = await self._commit(store, call.round, parent).run(
             export.records, state=export.state, agreements=[_agreement(tally) for tally in export.tallies]
         )
+        if self._owner.pins:
+            standing = {ref.checkpoint for ref in published(await store.chain())}
+            await self._owner.release(store.run_id, standing, call.round)
         written = receipt.manifest.size + receipt.manifest.blob_bytes
         return Committed(manifest=receipt.ref, bytes_written=written, tallies=tuple(export.tallies))
 

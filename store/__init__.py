@@ -51,7 +51,7 @@ from .limits import DEFAULT_LIMITS, Limits
 from .manifest import AggregateManifest, Agreement, External, ParticipantManifest, ParticipantRef, Tally
 from .prune import PruneReport, Survey, prune, survey
 from .publish import Controller, Draft, claim
-from .reader import Checkpoint, Process, Shard, find_checkpoint, load_parent, open_checkpoint
+from .reader import Checkpoint, Process, Shard, find_checkpoint, load_parent, open_checkpoint, published
 from .records import RawRecord, Record
 from .retention import Candidate, Decision, Retention, decide
 from .root import Store, open_store
@@ -152,6 +152,7 @@ __all__ = [
     "open_checkpoint",
     "open_store",
     "prune",
+    "published",
     "refuse_if_alive",
     "scan",
     "survey",

@@ -1,19 +1,22 @@
 """Cuts at the model server: a generation cut at some token continues after a crash as if it never had been."""
 
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
-from participants import ModelServer, OpenAIEndpoint, Reply, Request
+from participants import ModelServer, OpenAIEndpoint, ParticipantError, Reply, Request
 from participants.backends import LazyCapabilities
 from participants.cuts import read
 from participants.data import CallId
 from participants.inference import Backend, Settings, serving
 from participants.inference.control import FailOrder, HoldOrder
-from store import Life
+from store import CheckpointId, Life
 from tests.participants.resources.harness import checkpoint, restore
 
 pytestmark = [pytest.mark.unit, pytest.mark.anyio]
@@ -69,16 +72,19 @@ class Place:
 
 
 @asynccontextmanager
-async def placed() -> AsyncIterator[Place]:
+async def placed(tokens: Path | None = None) -> AsyncIterator[Place]:
     """A place whose server has probed its backend; the backend's calls count from here."""
-    backend = Backend(Settings(control=True))
+    backend = await anyio.to_thread.run_sync(Backend, Settings(control=True, token_store=tokens))
     async with serving(backend) as url, OpenAIEndpoint(f"{url}/v1", retry_for_s=0.0) as endpoint:
         place = Place(backend, endpoint)
         known = await place.server.generator.capabilities()
         assert known.bit_equal
         assert known.token_ids_in
+        assert known.staging is (tokens is not None)
         place.fresh = lambda: ModelServer(  # type: ignore[method-assign]
-            endpoint, cuts=LazyCapabilities(endpoint, backend.settings.model, known=known)
+            endpoint,
+            cuts=LazyCapabilities(endpoint, backend.settings.model, known=known),
+            staging=endpoint if tokens else None,
         )
         place.server = place.fresh()
         backend.board.reset()
@@ -91,10 +97,12 @@ async def text_of(reply: Reply) -> str:
     """The events of a streamed reply."""
     assert reply.stream is not None
     stream: Any = reply.stream
-    text = b"".join([chunk async for chunk in stream]).decode()
-    if hasattr(stream, "aclose"):
-        await stream.aclose()
-    return text
+    try:
+        return b"".join([chunk async for chunk in stream]).decode()
+    finally:
+        if hasattr(stream, "aclose"):
+            with anyio.CancelScope(shield=True):
+                await stream.aclose()
 
 
 async def whole_of(route: str, reply: Reply) -> dict[str, Any]:
@@ -102,8 +110,8 @@ async def whole_of(route: str, reply: Reply) -> dict[str, Any]:
     body = reply.body
     if reply.stream is not None:
         body = read(route, [(await text_of(reply)).encode()]).reply
-    assert isinstance(body, dict)
-    return comparable(body)
+    found: dict[str, Any] = comparable(body)
+    return found
 
 
 def comparable(body: Any) -> Any:
@@ -234,10 +242,8 @@ async def test_a_stream_that_breaks_off_is_continued_by_a_repeat() -> None:
         place.backend.calls.clear()
         place.backend.board.fail(FailOrder(after_tokens=7))
         broken = await place.server.handle(place.request("completions", stream=True))
-        with pytest.raises(Exception, match="broke off"):
+        with pytest.raises(ParticipantError, match="broke off"):
             await text_of(broken)
-        stream: Any = broken.stream
-        await stream.aclose()
         again = await place.server.handle(place.request("completions", stream=True))
         assert await whole_of("/v1/completions", again) == comparable(uncut.body)
         assert place.generated == [7, total - 7]
@@ -278,3 +284,59 @@ async def cut_at_anew(place: Place, request: Request) -> None:
         await place.crash()
         group.cancel_scope.cancel()
     await place.let_go()
+
+
+@pytest.mark.parametrize("name", BODIES)
+async def test_a_cut_that_the_worker_keeps_continues_by_its_key(name: str, tmp_path: Path) -> None:
+    """The record has a key and no ids; the continued reply is the uncut one, and the first tokens are not generated."""
+    async with placed(tmp_path) as place:
+        uncut = await place.server.handle(place.request(name, Life("other", 1, 0, 0)))
+        total = place.generated[-1]
+        place.backend.calls.clear()
+        cut = CUTS.get(name, 3)
+        await cut_at(place, place.request(name), cut)
+        [stored] = place.server.brought("r0")["state"]["cuts"]
+        assert (stored["prefix"]["ids"], stored["prefix"]["staged"]["count"]) == (None, cut)
+        place.backend.calls.clear()
+        reply = await place.server.handle(place.request(name, NEXT))
+        assert comparable(reply.body) == comparable(uncut.body)
+        assert place.generated == [total - cut]
+
+
+async def test_a_worker_that_has_lost_its_tokens_generates_anew(tmp_path: Path) -> None:
+    """The key is refused, the reason counted, and the reply is whole."""
+    async with placed(tmp_path) as place:
+        uncut = await place.server.handle(place.request("chat", Life("other", 1, 0, 0)))
+        await cut_at(place, place.request("chat"), 3)
+        await anyio.to_thread.run_sync(shutil.rmtree, tmp_path / "packs")
+        reply = await place.server.handle(place.request("chat", NEXT))
+        assert comparable(reply.body) == comparable(uncut.body)
+        assert place.server.generator.anew == {"no_token_ids": 1}
+
+
+async def test_pins_stand_until_their_checkpoint_is_gone(tmp_path: Path) -> None:
+    """A commit pins its keys; a later one lets go of those whose checkpoint no longer stands."""
+    async with placed(tmp_path) as place:
+        place.backend.board.hold(HoldOrder(after_tokens=3))
+        async with anyio.create_task_group() as group:
+            group.start_soon(place.server.handle, place.request("chat"))
+            await place.backend.calls.wait(lambda: place.backend.calls.counts()["held"] == 1)
+            await until_heard(place.server, 3)
+            first, second = CheckpointId(1, 1), CheckpointId(1, 2)
+            await place.server.freeze({LIFE})
+            await place.server.pin("run", first)
+            await place.server.release("run", {first}, second)
+            assert await pinned(place) == [str(first)]
+            await place.server.freeze({LIFE})
+            await place.server.pin("run", second)
+            await place.server.release("run", set(), second)
+            assert await pinned(place) == [str(second)]
+            group.cancel_scope.cancel()
+        await place.let_go()
+
+
+async def pinned(place: Place) -> list[str]:
+    """Checkpoints with pins, as the worker says."""
+    reply = await place.endpoint.get("/midflight/v1/staging/status?run=run")
+    found: list[str] = reply.body["pinned"]
+    return found
