@@ -153,6 +153,11 @@ class LlamaGeneration(Output):
         self._logprobs = job.logprobs is not None
         self._asking = engine.ask(job)
 
+    @property
+    def cache(self) -> Cache:
+        """What is computed of it."""
+        return self._asking.cache
+
     async def run(self, most: int) -> list[Piece]:
         """One token of the model, or as many as are fixed without it; what can be shown now."""
         pieces: list[Piece | None] = []

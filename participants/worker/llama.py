@@ -13,7 +13,7 @@ others, and a prompt with a prefix of the output continues exactly what was cut.
 row of a product without regard to the others; `rows_are_independent` looks, and where they are not, a tile has one row.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -88,14 +88,15 @@ class Span:
 class Llama:
     """The model. Not safe to call from two threads at once."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Weights, tile: int | None = None) -> None:
+        """`tile`: TILE, or 1 where each row has to be computed alone; found out if it is not said."""
         shape = weights.shape
         self.weights, self.shape = weights, shape
         steps = torch.arange(0, shape.head_size, 2, dtype=torch.float32) / shape.head_size
         angles = torch.outer(torch.arange(shape.context, dtype=torch.float32), 1.0 / shape.rope_base**steps)
         self._cos, self._sin = angles.cos(), angles.sin()
         self._group = shape.heads // shape.kv_heads
-        self.tile = TILE if rows_are_independent(weights) else 1
+        self.tile = tile or (TILE if rows_are_independent(weights) else 1)
 
     def compute(self, runs: Sequence[Run]) -> torch.Tensor:
         """Compute at most `tile` positions, extend the caches, give the logits of each run's last position.
@@ -183,7 +184,10 @@ def _rotated(rows: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
 
-def rows_are_independent(weights: Weights) -> bool:
+Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def rows_are_independent(weights: Weights, product: Product = linear) -> bool:
     """Whether a row of a product of TILE rows has the same bits wherever it stands and whatever is beside it."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
@@ -192,11 +196,11 @@ def rows_are_independent(weights: Weights) -> bool:
             if tensor.dim() < 2:
                 continue
             rows = torch.randn(TILE, tensor.shape[1], generator=generator)
-            product = linear(rows, tensor)
+            together = product(rows, tensor)
             alone = torch.zeros_like(rows)
             alone[TILE // 2] = rows[0]
-            if not torch.equal(linear(rows.flip(0), tensor).flip(0), product):
+            if not torch.equal(product(rows.flip(0), tensor).flip(0), together):
                 return False
-            if not torch.equal(linear(alone, tensor)[TILE // 2], product[0]):
+            if not torch.equal(product(alone, tensor)[TILE // 2], together[0]):
                 return False
     return True
