@@ -70,7 +70,10 @@ def joined(
     """
     parts = _Parts(route, body, prefix, raw_text, FORMATS.get(tool_format), reader_of(route, body, tool_format))
     head = parts.head()
-    text = _joined_text(head, rest.prefix.text, whole_text if raw_text is not None else None)
+    known = None if raw_text is None or whole_text is None else parts.shown(whole_text)
+    text = _joined_text(head, rest.prefix.text, known)
+    if text == head and parts.withholds():
+        text = head.rstrip(REPLACEMENT)
     stop = find_stop(text, stops_of(body), passed=parts.passed(), marks=parts.marks(), included=includes_stop(body))
     if stop is not None:
         begun = len(text) - len(rest.prefix.text)
@@ -161,11 +164,20 @@ class _Parts:
         """The text of the prefix, in the form that the rest's text continues."""
         if self.raw_text is None:
             return self.prefix.text
+        shown = self.shown(self.raw_text)
         if self.reads is not None:
-            return self.raw_text
-        shown = self.raw_text if self.format is None else self.format.shown(self.raw_text)
+            return shown
         # A stream's text may lag behind; it is a beginning then. Else it was shown without marks that we do not know.
         return shown if shown.startswith(self.prefix.text) else self.prefix.text
+
+    def shown(self, raw: str) -> str:
+        """Text of ids as the rest's stream shows it."""
+        return raw if self.format is None else self.format.shown(raw)
+
+    def withholds(self) -> bool:
+        """Whether the backend shows no half characters, not even at the end."""
+        ours = self.format is not None and self.format.always
+        return not ours and not self.prefix.text.endswith(REPLACEMENT)
 
     def passed(self) -> int:
         """Characters in which the backend has found no stop string: it would not have shown them."""
@@ -178,11 +190,12 @@ class _Parts:
 
 def _joined_text(head: str, tail: str, whole_text: str | None) -> str:
     """One text of both. Where the prefix ends inside a character, the text of all ids says which it is."""
-    stem = head.rstrip(REPLACEMENT)
-    if whole_text is None or stem == head or not whole_text.startswith(stem):
+    stem, known = head.rstrip(REPLACEMENT), tail.lstrip(REPLACEMENT)
+    if whole_text is None or stem == head or whole_text.startswith(head + tail):
         return head + tail
-    known = tail.lstrip(REPLACEMENT)
-    end = whole_text.rfind(known) + len(known) if known else 0
+    end = whole_text.rfind(known) + len(known) if known else len(stem) + 1
+    if not whole_text.startswith(stem) or (known and known not in whole_text):
+        return head + tail
     text = whole_text[: max(end, len(stem) + 1)]
     # A character that is still not whole is shown by some backends, and then it is in the tail.
     return text if tail.endswith(REPLACEMENT) else text.rstrip(REPLACEMENT)

@@ -4,7 +4,7 @@ In between they are entries as Chat has them: `{"token", "logprob", "bytes", "to
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import Any
 
 Entry = Mapping[str, Any]
@@ -81,22 +81,37 @@ def with_bytes(entries: Sequence[Entry], text: str) -> tuple[Entry, ...]:
         return tuple(entries)
     data, at = text.encode("utf-8", "replace"), 0
     mended: list[Entry] = []
-    unsure: list[int] = []
-    for number, entry in enumerate(entries):
-        known = entry.get("bytes")
-        if known is None and entry["token"] == REPLACEMENT:
-            entry = _of_bytes(entry, list(data[at : at + 1]))
-            unsure.append(number)
-            at += 1
-        elif known is None or data[at : at + len(known)] != bytes(known):
+    for unknown, run in groupby(entries, key=lambda entry: entry.get("bytes") is None):
+        found = list(run)
+        if unknown:
+            following = next(iter(entries[len(mended) + len(found) :]), None)
+            size = _size_of_run(data, at, len(found), following)
+            whole = size == len(found) and _LOST not in data[at : at + size]
+            if whole and all(entry["token"] == REPLACEMENT for entry in found):
+                found = [_of_bytes(entry, [data[at + n]]) for n, entry in enumerate(found)]
+        else:
+            known = b"".join(bytes(entry["bytes"]) for entry in found)
+            size = len(known) if data.startswith(known, at) else None
+        if size is None:
             break
-        elif known:
-            unsure.clear()
-            at += len(known)
-        mended.append(entry)
-    if at != len(data):
-        mended[unsure[0] if unsure else len(mended) :] = []
+        at += size
+        mended += found
     return (*mended, *entries[len(mended) :])
+
+
+def _size_of_run(data: bytes, at: int, count: int, following: Entry | None) -> int | None:
+    """How many bytes of the text so many tokens without known bytes are; None if that cannot be told."""
+    size = 0
+    while data.startswith(_LOST, at + size):
+        size += len(_LOST)
+    if not size and _LOST not in data[at : at + count + 2]:
+        size = count
+    end = at + size
+    followed = end == len(data) if following is None else data.startswith(bytes(following["bytes"]), end)
+    return size if followed and end <= len(data) else None
+
+
+_LOST = REPLACEMENT.encode()
 
 
 def _of_bytes(entry: Entry, known: list[int]) -> Entry:

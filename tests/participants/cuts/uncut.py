@@ -1,6 +1,7 @@
 """The deterministic backend in process: streams, whole replies and the text of ids, without a server."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -35,56 +36,65 @@ CAPABILITIES = Capabilities(
 )
 
 
-def streamed(route: str, body: Mapping[str, Any]) -> list[bytes]:
-    """The events of a streamed reply, one a chunk."""
-    job = DIALECTS[route](orjson.dumps({**body, "stream": True}), DEFAULT_MODEL)
-    generation = Generation(0, job.prompt, job.limits, logprobs=job.logprobs)
-    events = list(job.encoder.start(make_meta("0-1", job.model)))
-    while not generation.finish:
-        if piece := generation.step():
-            events += job.encoder.piece(piece)
-    return [*events, *job.encoder.end(generation.finish, generation.generated)]
-
-
-def whole(route: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The body of the reply to a client that does not stream."""
-    job = DIALECTS[route](orjson.dumps({**body, "stream": False}), DEFAULT_MODEL)
-    generation = Generation(0, job.prompt, job.limits, logprobs=job.logprobs)
-    job.encoder.start(make_meta("0-1", job.model))
-    while not generation.finish:
-        if piece := generation.step():
-            job.encoder.piece(piece)
-    reply: dict[str, Any] = orjson.loads(orjson.dumps(job.encoder.body(generation.finish, generation.generated)))
-    return reply
-
-
 def text_of(ids: Sequence[int]) -> str:
     """As `/detokenize`."""
     return decode(from_numbers(ids))
 
 
-def rest_of(planned: Continue, stop_watch: StopWatch) -> Reading:
-    """Ask for the rest, reading along as long as needed."""
-    if planned.body is None or stop_watch.stop is not None:
-        return finished(planned.finish or "stop")
-    taken: list[bytes] = []
-    for chunk in streamed(planned.route, stop_watch.asked(planned.body)):
-        taken.append(chunk)
-        if stop_watch.feed(chunk):
-            break
-    return read(planned.route, taken)
+@dataclass(frozen=True, slots=True)
+class InProcess:
+    """One backend."""
+
+    makes: type[Generation] = Generation
+    seed: int = 0
+
+    def streamed(self, route: str, body: Mapping[str, Any]) -> list[bytes]:
+        """The events of a streamed reply, one a chunk."""
+        job = DIALECTS[route](orjson.dumps({**body, "stream": True}), DEFAULT_MODEL)
+        generation = self.makes(self.seed, job.prompt, job.limits, logprobs=job.logprobs)
+        events = list(job.encoder.start(make_meta("0-1", job.model)))
+        while not generation.finish:
+            if piece := generation.step():
+                events += job.encoder.piece(piece)
+        return [*events, *job.encoder.end(generation.finish, generation.generated)]
+
+    def whole(self, route: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The body of the reply to a client that does not stream."""
+        job = DIALECTS[route](orjson.dumps({**body, "stream": False}), DEFAULT_MODEL)
+        generation = self.makes(self.seed, job.prompt, job.limits, logprobs=job.logprobs)
+        job.encoder.start(make_meta("0-1", job.model))
+        while not generation.finish:
+            if piece := generation.step():
+                job.encoder.piece(piece)
+        reply: dict[str, Any] = orjson.loads(orjson.dumps(job.encoder.body(generation.finish, generation.generated)))
+        return reply
+
+    def rest_of(self, planned: Continue, stop_watch: StopWatch) -> Reading:
+        """Ask for the rest, reading along as long as needed."""
+        if planned.body is None or stop_watch.stop is not None:
+            return finished(planned.finish or "stop")
+        taken: list[bytes] = []
+        for chunk in self.streamed(planned.route, stop_watch.asked(planned.body)):
+            taken.append(chunk)
+            if stop_watch.feed(chunk):
+                break
+        return read(planned.route, taken)
+
+    def continued(
+        self, route: str, body: Mapping[str, Any], prefix: Prefix, capabilities: Capabilities = CAPABILITIES
+    ) -> Joined | Anew:
+        """What the proxy does with a prefix: plan, ask, join."""
+        planned = plan(route, body, prefix, capabilities)
+        if isinstance(planned, Anew):
+            return planned
+        raw_text = text_of(planned.raw_ids) if planned.needs_raw_text else None
+        tool_format = capabilities.tool_format
+        stop_watch = watch(body, prefix, route=route, raw_text=raw_text, tool_format=tool_format)
+        rest = self.rest_of(planned, stop_watch)
+        all_ids = (*planned.raw_ids, *(rest.prefix.ids or ()))
+        whole_text = text_of(all_ids) if is_inside_character(raw_text) else None
+        return joined(route, body, prefix, rest, raw_text=raw_text, whole_text=whole_text, tool_format=tool_format)
 
 
-def continued(
-    route: str, body: Mapping[str, Any], prefix: Prefix, capabilities: Capabilities = CAPABILITIES
-) -> Joined | Anew:
-    """What the proxy does with a prefix: plan, ask, join."""
-    planned = plan(route, body, prefix, capabilities)
-    if isinstance(planned, Anew):
-        return planned
-    raw_text = text_of(planned.raw_ids) if planned.needs_raw_text else None
-    tool_format = capabilities.tool_format
-    stop_watch = watch(body, prefix, route=route, raw_text=raw_text, tool_format=tool_format)
-    rest = rest_of(planned, stop_watch)
-    whole_text = text_of((*planned.raw_ids, *(rest.prefix.ids or ()))) if is_inside_character(raw_text) else None
-    return joined(route, body, prefix, rest, raw_text=raw_text, whole_text=whole_text, tool_format=tool_format)
+DETERMINISTIC = InProcess()
+streamed, whole, continued = DETERMINISTIC.streamed, DETERMINISTIC.whole, DETERMINISTIC.continued
