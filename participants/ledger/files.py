@@ -200,10 +200,11 @@ class Layout:
             self._disk.make_folder(folder)
             self._disk.sync_folder(os.path.dirname(folder))
 
-    def make_folders(self, place: Place) -> None:
-        """The folders of a life; `sync_names` makes them durable."""
-        self._disk.make_folder(place.shard)
-        self._disk.make_folder(place.folder)
+    def make_folders(self, place: Place) -> bool:
+        """The folders of a life, which `sync_names` makes durable; whether that of the rollout is new."""
+        if place.shard not in self._durable:
+            self._disk.make_folder(place.shard)
+        return self._disk.make_folder(place.folder)
 
     def lock_of(self, rollout_id: str) -> int:
         """The number of the lock that a rollout falls to."""
@@ -226,24 +227,26 @@ class Layout:
                 time.sleep(LOCK_RETRY_S)
         return fd
 
-    def write_new(self, place: Place, data: bytes, *, durable: bool) -> None:
-        """Write a life's ledger that is not there yet: it comes to be whole or not at all."""
+    def write_first(self, place: Place, data: bytes) -> None:
+        """Write the first line of a ledger that is not there yet; a torn one is none."""
+        fd = self._disk.open(place.ledger, create=True)
+        try:
+            self._disk.write(fd, place.ledger, data)
+        finally:
+            self._disk.close(fd)
+
+    def write_whole(self, place: Place, data: bytes) -> None:
+        """Write a ledger durably, in place of any other: it comes to be whole or not at all."""
         new = place.ledger + _NEW
         self._disk.remove(new)  # Left by a crash.
         fd = self._disk.open(new, create=True)
         try:
             self._disk.write(fd, new, data)
-            if durable:
-                self._disk.sync(fd, new)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(new)
-            raise
+            self._disk.sync(fd, new)
         finally:
             self._disk.close(fd)
         self._disk.rename(new, place.ledger)
-        if durable:
-            self.sync_names(place)
+        self.sync_names(place)
 
     def folders_to_sync(self, place: Place) -> list[str]:
         """The folders that are to be synced before the names of a life's files are durable."""

@@ -24,7 +24,7 @@ import hashlib
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import orjson
@@ -151,20 +151,25 @@ class Row:
 
     def to_json(self) -> dict[str, Any]:
         """JSON values; ids are base64 of `T(ids)`."""
-        values: dict[str, Any] = {name: getattr(self, name) for name in _NAMES}
-        values["life"] = str(self.life)
-        values["segments"] = [[each.start, each.count, each.weights] for each in self.segments]
-        values["staged"] = list(self.staged)
+        inline: dict[str, Any] | None = None
         if self.inline is not None:
             prompt, output = (base64.b64encode(ids).decode() for ids in (self.inline.prompt, self.inline.output))
-            values["inline"] = {"extends": self.inline.extends, "prompt": prompt, "output": output}
-        return values
+            inline = {"extends": self.inline.extends, "prompt": prompt, "output": output}
+        return {
+            "index": self.index, "call": self.call, "parent": self.parent, "life": str(self.life),
+            "route": self.route, "request_digest": self.request_digest, "outcome": self.outcome,
+            "finish_reason": self.finish_reason, "prompt_count": self.prompt_count,
+            "generated_count": self.generated_count, "continued": self.continued, "masked": self.masked,
+            "segments": [[each.start, each.count, each.weights] for each in self.segments],
+            "staged": list(self.staged), "record_digest": self.record_digest, "prompt_digest": self.prompt_digest,
+            "context_digest": self.context_digest, "chain": self.chain, "inline": inline,
+        }  # fmt: skip
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
         """The row again. Raises `corrupt_checkpoint` where it is malformed."""
         try:
-            if not isinstance(value, Mapping) or value.keys() != _NAMES_SET:
+            if not isinstance(value, Mapping) or value.keys() != _NAMES:
                 raise _malformed("a row has other fields than a row")
             values = dict(value)
             values["life"] = Life.parse(values["life"])
@@ -184,14 +189,15 @@ class Row:
 
     def chained(self, previous: str) -> str:
         """Its `chain` after a row with that one."""
-        facts = {name: value for name, value in self.to_json().items() if name not in _BESIDE_FACTS}
+        facts = self.to_json()
+        for name in _BESIDE_FACTS:
+            del facts[name]
         digest = hashlib.sha256(orjson.dumps(facts, option=orjson.OPT_SORT_KEYS)).hexdigest()
         text = "\n".join((previous, self.prompt_digest, self.context_digest, digest))
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-_NAMES = tuple(each.name for each in fields(Row))
-_NAMES_SET = frozenset(_NAMES)
+_NAMES = frozenset(each.name for each in fields(Row))
 
 
 def row_after(tail: Tail, life: Life, entry: Entry, record_digest: str = "") -> Row:
@@ -208,8 +214,7 @@ def row_after(tail: Tail, life: Life, entry: Entry, record_digest: str = "") -> 
         record_digest=record_digest, prompt_digest=prompt_digest, context_digest=context_digest, chain="",
         inline=None if entry.staged else inline,
     )  # fmt: skip
-    values = {name: getattr(row, name) for name in _NAMES}
-    return Row(**{**values, "chain": row.chained(tail.chain)})
+    return replace(row, chain=row.chained(tail.chain))
 
 
 def _digests(tail: Tail, prompt: bytes | None, output: bytes | None) -> tuple[str, str, Inline | None]:

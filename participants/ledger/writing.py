@@ -104,16 +104,16 @@ class Writer:
         """Begin a ledger, or find it begun, and end those of older lives. Returns the receipts of these."""
         rows, tail = check_carried(life, source, carried)
         with self.layout.locked([self.layout.lock_of(life.rollout_id)]), translated(life):
-            lives = self.layout.lives(life.rollout_id)
+            place = self.layout.place(life)
+            lives = [] if self.layout.make_folders(place) else self.layout.lives(life.rollout_id)
             newer = [each for each in lives if each != life and (each.epoch, each.n) >= (life.epoch, life.n)]
             if newer:
                 raise _stale(life, f"was superseded by {newer[-1]}")
-            place = self.layout.place(life)
             data = self._disk.read(place.ledger) if life in lives else None
             if data is not None and scan(data).life is not None:
                 self._begun_already(life, tail)
             else:
-                self._begin_new(life, place, rows, source)
+                self._begin_new(life, place, rows, source, whole=bool(rows or source) or data is not None)
             kept = {source, *(row.life for row in rows)}
             return [
                 self._delete(each) if clear and each not in kept else self._retire(each, _why(life, each, source))
@@ -126,16 +126,14 @@ class Writer:
         if carried.count and (ledger.tail.count < carried.count or _chain_at(ledger, carried.count) != carried.chain):
             raise ParticipantError(Code.CHECKPOINT_CONFLICT, f"{life} has begun with other rows")
 
-    def _begin_new(self, life: Life, place: Place, rows: Sequence[Row], source: Life | None) -> None:
-        self.layout.make_folders(place)
+    def _begin_new(self, life: Life, place: Place, rows: Sequence[Row], source: Life | None, *, whole: bool) -> None:
         lines = [row_line(row) for row in rows]
         data = b"".join([head_line(life, source, rows), *lines])
-        durable = bool(rows or source)
-        self.layout.write_new(place, data, durable=durable)
+        (self.layout.write_whole if whole else self.layout.write_first)(place, data)
         tail = Tail()
         for row in rows:
             tail = tail.with_row(row)
-        self.ledgers[life] = Open(life, place, len(data), tail, [line[:-1] for line in lines], named=durable)
+        self.ledgers[life] = Open(life, place, len(data), tail, [line[:-1] for line in lines], named=whole)
 
     # Load
 
@@ -328,7 +326,11 @@ class Writer:
             return Receipt(str(life), END, found=False)
         if found.end is not None:
             return found.end
-        found.life = found.life or life
+        if found.life is None:
+            if not found.damage:  # Begun, and not even its first line is whole.
+                self.layout.write_whole(place, head_line(life, None, ()))
+                return self._retire(life, reason)
+            found.life = life
         if found.damage:  # Then nothing is cut: it may be all that is left.
             receipt = found.receipt(END, data, reason=reason)
             self._add_line(place, (b"" if data.endswith(b"\n") else b"\n") + receipt.line())

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import anyio
+
 from participants.cuts.prefix import Segment
 from participants.ledger import Entry, Ledger
-from participants.ledger.files import Disk, Layout, Place
+from participants.ledger.files import LOCKS, Disk, Layout, Place
+from participants.ledger.ledger import LANES, MAX_BATCH
 from store import Life
 
 ROUTE = "/v1/chat/completions"
@@ -113,3 +116,33 @@ def open_descriptors() -> int:
 def files_of(root: Path) -> list[str]:
     """Names of all files of lives below a root."""
     return sorted(path.name for path in root.glob("*/*/*"))
+
+
+class WatchingDisk(QuickDisk):
+    """Remembers the largest number of open descriptors that it saw."""
+
+    peak = 0
+
+    def step(self, name: str, path: str) -> None:
+        if name == "write":
+            self.peak = max(self.peak, open_descriptors())
+
+
+async def many_lives(root: Path, count: int) -> None:
+    """So many lives at once, a row each; asserts that locks and descriptors do not grow with them."""
+    disk = WatchingDisk()
+    ledger = Ledger(str(root), disk=disk)
+    before = open_descriptors()
+
+    async def live(n: int) -> None:
+        own = life(rollout=f"r{n}", n=n)
+        await ledger.begin(own)
+        await ledger.append(own, turn(0), record(0))
+
+    async with anyio.create_task_group() as group:
+        for n in range(count):
+            group.start_soon(live, n)
+    assert open_descriptors() <= before
+    assert disk.peak <= before + LANES * 2 * MAX_BATCH + LOCKS
+    assert len(os.listdir(root / "locks")) <= LOCKS
+    assert ledger.counts()["ledgers"] == count

@@ -123,7 +123,7 @@ async def test_every_system_call_may_fail(tmp_path: Path, work: Work, how: str) 
         again = ledger if how == "failed" else quick(root)
         await repeated(again, work, boundary)
         assert await view(root) == expected, disk.struck
-    assert len(struck) > 5
+    assert len(struck) >= 5
     sys.stderr.write(f"{work.__name__} {how}: {len(struck)} system calls\n")
 
 
@@ -156,6 +156,32 @@ async def test_a_torn_tail_is_cut_off(tmp_path: Path, cut: int) -> None:
     assert await fresh.records("r") == [record(k) for k in range(count + 1)]
     rows = [row.to_json() for row in await fresh.rows("r")]
     assert check(rows, count=count + 1, last=row.chain) == []
+
+
+@pytest.mark.parametrize("left", [b"", b'{"kind":"led', bytes(90), b"{}"])
+async def test_a_torn_first_line_is_a_ledger_that_never_began(tmp_path: Path, left: bytes) -> None:
+    """It takes no row; it can be begun, retired (once), superseded and deleted as if it were not there."""
+    for work in ("begin", "retire", "supersede"):
+        root = tmp_path / work
+        ledger = quick(root)
+        await ledger.begin(life())
+        with open(place(root, life()).ledger, "wb") as file:  # noqa: ASYNC230 - a test may write
+            file.write(left)
+        fresh = quick(root)
+        if work == "begin":
+            await refused(fresh.append(life(), turn(0)))
+            await fresh.begin(life())
+            await fresh.append(life(), turn(0), record(0))
+            assert len(await fresh.rows("r")) == 1
+        elif work == "retire":
+            receipt = await fresh.retire(life())
+            assert (receipt.rows, receipt.found, receipt.damage) == (0, True, "")
+            assert await fresh.retire(life()) == receipt
+        else:
+            [receipt] = await fresh.begin(life(1, 2))
+            assert (await fresh.manifest("r")).end == receipt
+        await fresh.delete(life())
+        assert await fresh.lives("r") == []
 
 
 async def test_zeros_after_a_power_loss_are_a_torn_tail(tmp_path: Path) -> None:

@@ -88,7 +88,8 @@ def test_unknown_ids_leave_the_digests_empty() -> None:
 @given(st.lists(st.tuples(IDS, IDS, st.booleans()), max_size=5))
 def test_a_row_comes_back_from_json(calls: list[tuple[list[int], list[int], bool]]) -> None:
     """Any chain survives JSON, still is a chain, and gives back its tokens."""
-    entries, context = [], []
+    entries: list[Entry] = []
+    context: list[int] = []
     for k, (prompt, output, goes_on) in enumerate(calls):
         whole = [*context, *prompt] if goes_on else prompt
         entries.append(entry(k, whole, output))
@@ -141,7 +142,7 @@ def test_an_entry_has_all_ids_or_none() -> None:
     """Ids of the prompt alone, or no call id, are `invalid_request`."""
     for wrong in ({"prompt": [1], "output": None}, {"prompt": None, "output": [1]}):
         with pytest.raises(ParticipantError, match="invalid_request"):
-            entry(0, **wrong)  # type: ignore[arg-type]
+            entry(0, **wrong)
     with pytest.raises(ParticipantError, match="invalid_request"):
         Entry(call="", route="/", request_digest="", outcome=COMPLETED)
 
