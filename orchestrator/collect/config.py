@@ -115,6 +115,19 @@ class ModelTable(Table):
     retry_for_s: Seconds = 120.0
     """How long a call is tried again while the endpoint cannot be reached or answers 429 or 5xx."""
 
+    cuts: bool = True
+    """With checkpoints on: keep what has been generated of calls in flight, and continue it where the endpoint can."""
+    backend: Literal["auto", "vllm", "sglang", "llama.cpp", "midflight", "openai"] = "auto"
+    """What serves the endpoint, where it does not say so itself."""
+    tool_format: Literal["", "hermes", "marks"] = ""
+    """How calls of tools stand in the text that the model generates; empty if unknown."""
+    resampled: bool = False
+    """Accept a continuation that may differ from the uncut one, where the backend cannot promise more."""
+    max_weight_lag: Natural | None = None
+    """Versions of the weights that a continued beginning may be behind; no limit if left out."""
+    stale_prefix: Literal["anew", "mask"] = "anew"
+    """What becomes of a beginning that is further behind: generated anew, or continued and masked in the ledger."""
+
     @field_validator("base_url")
     @classmethod
     def _is_url(cls, url: str) -> str:
@@ -145,6 +158,20 @@ class ResourcesTable(Table):
     server: str
     """`module:Class`."""
     options: JSONTable = Field(default_factory=dict)
+
+
+class CaptureTable(Table):
+    """`[capture]`: a row and the complete record of every model call, exact across crashes."""
+
+    folder: Annotated[str, Field(min_length=1)]
+    """A local folder, made if it is missing."""
+
+    @field_validator("folder")
+    @classmethod
+    def _is_local(cls, folder: str) -> str:
+        if "://" in folder:
+            raise ValueError("it is a URL; name a folder on a local disk")
+        return folder
 
 
 class CheckpointTable(Table):
@@ -197,6 +224,7 @@ class Config(Table):
     agent: AgentTable = AgentTable()
     resources: dict[str, ResourcesTable]
     checkpoint: CheckpointTable = CheckpointTable()
+    capture: CaptureTable | None = None
 
 
 def load_config(path: str | os.PathLike[str]) -> Config:
@@ -224,7 +252,8 @@ def _anchored(config: Config, folder: Path) -> Config:
     checkpoint = config.checkpoint.model_copy(
         update={"url": config.checkpoint.url and anchor(config.checkpoint.url, folder)}
     )
-    return config.model_copy(update={"run": run, "checkpoint": checkpoint})
+    capture = config.capture and config.capture.model_copy(update={"folder": anchor(config.capture.folder, folder)})
+    return config.model_copy(update={"run": run, "checkpoint": checkpoint, "capture": capture})
 
 
 def anchor(location: str, folder: Path) -> str:

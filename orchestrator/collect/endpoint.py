@@ -5,13 +5,15 @@ the first call that fails and at most one every `TELL_EVERY_S` after it, however
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 
-from participants import OpenAIEndpoint, ParticipantError, Reply
+from participants import Chunks, OpenAIEndpoint, ParticipantError, Reply
 from participants.backends.breaks import Unreachable
+from participants.data import CallId
 from store import Life
 
 from .config import ModelTable, secret
@@ -63,6 +65,15 @@ class Endpoint(OpenAIEndpoint):
         reply = await super().complete(route, body, life)
         self._advise(f"{self._table.base_url}: POST {route.removeprefix('/v1')}", reply)
         return reply
+
+    @asynccontextmanager
+    async def stream(
+        self, route: str, body: Mapping[str, Any], life: Life | None = None, *, call: CallId | None = None
+    ) -> AsyncIterator[Chunks]:
+        """As `complete`."""
+        async with super().stream(route, body, life, call=call) as chunks:
+            self._advise(f"{self._table.base_url}: POST {route.removeprefix('/v1')}", Reply(chunks.status, ""))
+            yield chunks
 
     def tried(self, failure: Unreachable | None) -> None:
         """A call may go on for long: say so at the first try that fails, and when one is answered again."""

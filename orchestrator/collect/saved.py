@@ -1,7 +1,8 @@
 """What a continuation saves: the model calls, and their tokens, that a rollout need not make again. Pure.
 
 Counted from the records that the rollout continues from: the steps behind the agent's boundary, and a reply of the
-model that was kept or held for the step after it. A rollout past its activation has them all in its response.
+model that was kept or held for the step after it, or the beginning of one that was cut. A rollout past its activation
+has them all in its response.
 """
 
 from collections.abc import Mapping
@@ -57,7 +58,14 @@ def saved_by(environment: Any, agent: Any, model: Any) -> Work:
     behind = Work(int(state.get("steps", 0)), int((state.get("usage") or {}).get("output_tokens", 0)))
     boundary = activation.get("boundary", 0)
     kept = [reply for reply in (model or {}).get("replies", ()) if f":{boundary}." in str(reply.get("call"))]
-    return sum((Work(1, _tokens(reply.get("body"))) for reply in kept), behind)
+    cuts = [cut for cut in (_state(model) or {}).get("cuts", ()) if f":{boundary}." in str(cut.get("call"))]
+    begun = Work(0, sum(_cut_tokens(cut["prefix"]) for cut in cuts))
+    return sum((Work(1, _tokens(reply.get("body"))) for reply in kept), behind + begun)
+
+
+def _cut_tokens(prefix: Mapping[str, Any]) -> int:
+    staged = prefix.get("staged") or {}
+    return len(prefix.get("ids") or ()) or int(staged.get("count", 0))
 
 
 def _state(payload: Any) -> Any:

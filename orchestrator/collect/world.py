@@ -16,11 +16,15 @@ from participants import (
     Holder,
     LocalPeer,
     ModelServer,
+    OpenAIEndpoint,
     Peer,
     ResourcesServer,
     SimpleAgent,
     Upstream,
 )
+from participants.backends import LazyCapabilities
+from participants.cuts import Policy, Verdict, always_continue, older_than
+from participants.ledger import Ledger
 from store import Life, Store, StoreError
 
 from ..fleet import Fleet, discover
@@ -107,7 +111,7 @@ async def make_parts(
 @asynccontextmanager
 async def run_world(config: Config, parts: Parts, store: Store | None) -> AsyncIterator[World]:
     """Run the participants; at the end their servers are closed."""
-    model = ModelServer(parts.upstream, model=config.model.model)
+    model = _model_server(config, parts.upstream, cuts=config.model.cuts and store is not None)
     peers: dict[str, Peer] = {role: LocalPeer(server) for role, server in parts.resources.items()}
     agent = SimpleAgent(
         LocalPeer(model),
@@ -123,6 +127,27 @@ async def run_world(config: Config, parts: Parts, store: Store | None) -> AsyncI
         holders: list[Holder[Any]] = [environment, model, agent, *parts.resources.values()]
         fleet = await _control(stack, holders, store) if store else None
         yield World(environment, model, agent, parts.resources, fleet)
+
+
+def _model_server(config: Config, upstream: Upstream, *, cuts: bool) -> ModelServer:
+    table = config.model
+    ledger = Ledger(config.capture.folder) if config.capture else None
+    known = None
+    if (cuts or ledger) and isinstance(upstream, OpenAIEndpoint):  # A ledger too wants to know the ids.
+        kind = "" if table.backend == "auto" else table.backend
+        known = LazyCapabilities(upstream, table.model, kind=kind, tool_format=table.tool_format)
+    policy: Policy = always_continue
+    if table.max_weight_lag is not None:
+        policy = older_than(table.max_weight_lag, then=Verdict(table.stale_prefix))
+    return ModelServer(
+        upstream,
+        model=table.model,
+        cuts=known,
+        resampled=table.resampled,
+        policy=policy,
+        ledger=ledger,
+        staging=upstream if isinstance(upstream, OpenAIEndpoint) else None,
+    )
 
 
 @asynccontextmanager
