@@ -23,6 +23,8 @@ def events(data: bytes) -> Iterator[bytes]:
 
 def payloads(data: bytes) -> list[bytes]:
     """The same as a list."""
+    if data[:6] == b"data: " and data[-2:] == b"\n\n" and data.find(b"\n") == len(data) - 2 and b"\r" not in data:
+        return [data[6:-2]]  # One event, as it comes.
     blocks = _unified(data.removeprefix(_BOM)).split(b"\n\n")
     blocks.pop()  # Nothing, or an event that is not whole yet.
     return [payload for block in blocks if (payload := _payload(block)) is not None]
@@ -68,6 +70,8 @@ class Parser:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The payloads of the events that this completes. Raises `model_failed` past the limit of one event."""
+        if not self._buffer and not self._half_line_end and chunk[-2:] == b"\n\n" and b"\r" not in chunk:
+            return payloads(chunk)  # Whole events, as nearly always.
         self._buffer += self._without_cr(chunk)
         end = self._buffer.rfind(b"\n\n", max(self._searched - 1, 0))
         if end < 0:
