@@ -5,11 +5,21 @@ from typing import Any
 
 import anyio
 
-from participants import Agent, Final, Held, LocalPeer, Next, Reply, Request, Session, StepContext
-from participants.resources import ResourcesServer
-from participants.sessions import ResourcesSession
-from participants.tools import tool
-from store import Life
+from midflight import (
+    Agent,
+    Final,
+    Held,
+    Life,
+    LocalPeer,
+    Next,
+    Reply,
+    Request,
+    ResourcesServer,
+    ResourcesSession,
+    Session,
+    StepContext,
+    tool,
+)
 
 
 class Drafting(Agent):

@@ -4,12 +4,7 @@ from typing import Any
 
 import anyio
 
-from participants.data import Request
-from participants.peer import LocalPeer
-from participants.resources import ResourcesServer
-from participants.sessions import ResourcesSession
-from participants.tools import ToolError, tool
-from store import Life
+from midflight import Life, LocalPeer, Request, ResourcesServer, ResourcesSession, ToolError, tool
 
 
 class TodoServer(ResourcesServer):

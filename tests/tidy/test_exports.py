@@ -107,6 +107,14 @@ def test_every_exported_name_exists(package: str) -> None:
     assert missing == []
 
 
+def test_authors_need_the_public_names_alone() -> None:
+    """The examples of a server and an agent of one's own import nothing of ours but from midflight."""
+    ours = {package for package in PACKAGES if package != "midflight"}
+    for path in (ROOT / "examples" / f"own_{what}.py" for what in ("agent", "server")):
+        imports = [s for s in ast.walk(ast.parse(path.read_text())) if isinstance(s, ast.ImportFrom)]
+        assert {str(s.module).split(".")[0] for s in imports} & ours == set(), path
+
+
 def test_every_package_ships_and_is_typed() -> None:
     """The wheel holds the packages that this house has, each with its marker for type checkers."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
