@@ -6,6 +6,7 @@ or a function of the prompt: it stays the same however often the generation is c
 """
 
 import hashlib
+import re
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,6 +25,8 @@ from .toolformats import FORMATS, Parsed, ToolFormat, plain
 
 MAX_RANKS = 1_000
 """More alternatives than anybody asks for."""
+_SPECIAL = re.compile(r"<[^<>\s]{1,64}>|\[/?[A-Z_]{2,32}\]")
+"""What the names of special tokens look like."""
 _OURS = frozenset({"call_ids", "items"})
 """What a prefix's head has beside the reply's own fields."""
 
@@ -167,8 +170,11 @@ class _Parts:
         shown = self.shown(self.raw_text)
         if self.reads is not None:
             return shown
-        # A stream's text may lag behind; it is a beginning then. Else it was shown without marks that we do not know.
-        return shown if shown.startswith(self.prefix.text) else self.prefix.text
+        # A stream's text may lag behind its ids, or have gaps where it was cut before; but what it left out on purpose
+        # stays out.
+        bare = _SPECIAL.sub("", shown)
+        hides = not shown.startswith(self.prefix.text) and bare.startswith(self.prefix.text)
+        return bare if hides else shown
 
     def shown(self, raw: str) -> str:
         """Text of ids as the rest's stream shows it."""
@@ -216,7 +222,8 @@ def _reply(
     prompt = {"prompt_token_ids": list(whole.prompt or ())} if ids else {}
     if route == RESPONSES:
         wants = ranks_of(route, body) is not None
-        return {**head, **response_of(whole, said, finish, call_id, scored=wants), **prompt, **ids}
+        made = response_of(whole, said, finish, call_id, scored=wants)
+        return {**head, **_versioned(whole, rest), **made, **prompt, **ids}
     reply = {**head, **_versioned(whole, rest), "usage": _usage(whole, rest.usage)}
     choice: dict[str, Any] = {"index": 0, "finish_reason": finish, **rest.extras, **ids}
     scores = list(whole.logprobs) if ranks_of(route, body) is not None else None

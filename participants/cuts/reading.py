@@ -25,6 +25,7 @@ _ENVELOPE = frozenset(
     {"choices", "usage", "object", "prompt_token_ids", "token_ids", "weight_version", "metadata", "error"}
 )
 _CHOICE = frozenset({"index", "delta", "text", "logprobs", "finish_reason", "token_ids", "prompt_token_ids"})
+_OBJECTS = frozenset({dict})
 _REASONING = ("reasoning_content", "reasoning")
 
 
@@ -72,10 +73,15 @@ def parsed(data: bytes) -> tuple[list[dict[str, Any]], ParticipantError | None]:
     payloads = sse.payloads(data)
     if sse.DONE in payloads:
         payloads = payloads[: payloads.index(sse.DONE)]
+    return objects(payloads)
+
+
+def objects(payloads: Sequence[bytes]) -> tuple[list[dict[str, Any]], ParticipantError | None]:
+    """The same of payloads."""
     try:
         # One call of the parser for all of them takes half the time.
         found = orjson.loads(b"[" + b",".join(payloads) + b"]")
-        if len(found) == len(payloads) and all(type(each) is dict for each in found):
+        if len(found) == len(payloads) and {*map(type, found)} <= _OBJECTS:
             return found, None
     except orjson.JSONDecodeError:
         pass

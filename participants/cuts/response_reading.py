@@ -12,7 +12,9 @@ from .prefix import Prefix
 from .reading import SHAPES, Reading, failed, failure_of, ids_of, segments_of
 from .scores import Entry
 
-_GROWING = frozenset({"output", "usage", "status", "prompt_token_ids", "token_ids", "error", "incomplete_details"})
+_GROWING = frozenset(
+    {"output", "usage", "status", "prompt_token_ids", "token_ids", "error", "incomplete_details", "weight_version"}
+)
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 _REASONS = {"max_output_tokens": "length"}
 
@@ -48,8 +50,7 @@ class ResponseReader:
 
     def _take(self, event: dict[str, Any]) -> None:
         kind = event.get("type", "")
-        if (version := event.get("weight_version")) is not None:
-            self._weights.append((len(self._ids or ()), str(version)))
+        self._note(event.get("weight_version"))
         if kind == "response.output_text.delta":
             self._texts.append("" + event["delta"])  # Refuses what is no text.
             self._chars += len(event["delta"])
@@ -69,9 +70,14 @@ class ResponseReader:
             self._covered = (len(self._texts), len(self._scores))
             self._steps.append((len(self._ids), self._chars))
 
+    def _note(self, version: Any) -> None:
+        if version is not None and (not self._weights or self._weights[-1][1] != str(version)):
+            self._weights.append((len(self._ids or ()), str(version)))
+
     def _begin(self, response: Mapping[str, Any]) -> None:
         self._head = {key: value for key, value in response.items() if key not in _GROWING}
         self._prompt = response.get("prompt_token_ids")
+        self._note(response.get("weight_version"))
 
     def _open(self, item: Mapping[str, Any]) -> None:
         self._items.append({key: item.get(key) for key in ("type", "id", "call_id")})

@@ -72,6 +72,8 @@ class Parser:
         """The payloads of the events that this completes. Raises `model_failed` past the limit of one event."""
         if not self._buffer and not self._half_line_end and chunk[-2:] == b"\n\n" and b"\r" not in chunk:
             return payloads(chunk)  # Whole events, as nearly always.
+        if not self._buffer and chunk[-2:] == b"\n\n" and not self._half_line_end:  # Whole events, as nearly always.
+            return payloads(chunk)
         self._buffer += self._without_cr(chunk)
         end = self._buffer.rfind(b"\n\n", max(self._searched - 1, 0))
         if end < 0:

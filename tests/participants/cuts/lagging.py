@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from participants.backends import Capabilities, Feature
-from participants.cuts import Anew, Joined, Prefix, finished, is_inside_character, joined, plan, read, watch
+from participants.cuts import Anew, Joined, Prefix, Reading, finished, is_inside_character, joined, plan, read, watch
 
 from .uncut import CHAT, COMPLETIONS
 
@@ -110,23 +110,29 @@ class Lagging:
         known = list(self.pieces[token - FIRST]) if token != END else list(b"<eos>")
         return {"content": [{"token": text, "logprob": score, "bytes": known, "top_logprobs": []}]}
 
+    def rest(self, route: str, body: Mapping[str, Any], prefix: Prefix, most: int | None = None) -> Reading | Anew:
+        """The rest after a prefix; of its events at most so many."""
+        planned = plan(route, body, prefix, CAPABILITIES)
+        if isinstance(planned, Anew):
+            return planned
+        watching = watch(body, prefix, route=route, raw_text=self.text_of(planned.raw_ids), tool_format="hermes")
+        if planned.body is None or watching.stop is not None:
+            return finished(planned.finish or "stop")
+        taken: list[bytes] = []
+        for chunk in self.stream(planned.route, watching.asked(planned.body))[:most]:
+            taken.append(chunk)
+            if watching.feed(chunk):
+                break
+        return read(planned.route, taken)
+
     def continued(
         self, route: str, body: Mapping[str, Any], prefix: Prefix, after: "Lagging | None" = None
     ) -> Joined | Anew:
         """Continued at `after`, which has other weights, or at this one."""
-        backend = after or self
-        planned = plan(route, body, prefix, CAPABILITIES)
-        if isinstance(planned, Anew):
-            return planned
-        raw = self.text_of(planned.raw_ids) if planned.needs_raw_text else None
-        watching = watch(body, prefix, route=route, raw_text=raw, tool_format="hermes")
-        rest = finished(planned.finish or "stop")
-        if planned.body is not None and watching.stop is None:
-            taken: list[bytes] = []
-            for chunk in backend.stream(planned.route, watching.asked(planned.body)):
-                taken.append(chunk)
-                if watching.feed(chunk):
-                    break
-            rest = read(planned.route, taken)
-        whole = self.text_of((*planned.raw_ids, *(rest.prefix.ids or ()))) if is_inside_character(raw) else None
+        rest = (after or self).rest(route, body, prefix)
+        if isinstance(rest, Anew):
+            return rest
+        ids = prefix.ids or ()
+        raw = self.text_of(ids)
+        whole = self.text_of((*ids, *(rest.prefix.ids or ()))) if is_inside_character(raw) else None
         return joined(route, body, prefix, rest, raw_text=raw, whole_text=whole, tool_format="hermes")

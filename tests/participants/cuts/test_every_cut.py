@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from participants.cuts import Anew, Reason, read
+from participants.cuts import Anew, Reason, Segment, read
 from participants.inference.tokens import VOCABULARY_SIZE
 
-from .uncut import CHAT, COMPLETIONS, RESPONSES, continued, streamed, whole
+from .uncut import CHAT, COMPLETIONS, RESPONSES, InProcess, continued, streamed, whole
 
 pytestmark = pytest.mark.unit
 
@@ -120,3 +120,20 @@ def test_a_stream_read_to_its_end_is_the_whole_reply(name: str) -> None:
     assert reading.ended
     assert reading.failure is None
     same(dict(reading.reply or {}), whole(route, body))
+
+
+@pytest.mark.parametrize("name", ["chat-scored", "chat-calls", "completion-scored", "response-mixed", "response-empty"])
+def test_replies_name_the_weights_as_uncut_ones_do(name: str) -> None:
+    """With a version of the weights: it is in the joined reply and in one segment, wherever the cut was."""
+    route, body = CASES[name]
+    backend = InProcess(weights="7")
+    events = backend.streamed(route, body)
+    wanted = backend.whole(route, body)
+    assert wanted["weight_version"] == "7"
+    same(dict(read(route, events).reply or {}), dict(wanted))
+    for k in range(len(events)):
+        outcome = backend.continued(route, body, read(route, events[:k]).prefix)
+        if isinstance(outcome, Anew):
+            continue
+        same(outcome.reply, dict(wanted))
+        assert outcome.whole.segments == (Segment(0, len(outcome.whole.ids or ()), "7"),)

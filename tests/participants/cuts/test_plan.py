@@ -111,7 +111,9 @@ def test_sampling_parameters_stay_and_the_rest_is_translated() -> None:
     made = rest(body)
     assert body == before
     assert made.route == COMPLETIONS
-    assert body_of(made) == {
+    asked = body_of(made)
+    asked.pop("continued_tokens", None)  # For our own backend alone.
+    assert asked == {
         "model": "m", "temperature": 0.5, "top_k": 3, "stop": ["x"], "stop_token_ids": [3], "vendor_knob": 1,
         "max_tokens": 7, "min_tokens": 2, "logprobs": 2, "user": "u", "prompt": [1, 2, 7, 8, 9], "stream": True,
         "stream_options": {"include_usage": True}, "return_token_ids": True, "skip_special_tokens": False,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from participants.cuts import Anew, StopWatch, read
+from participants.cuts import Anew, StopWatch, combined, read
 from participants.cuts.stopping import find_stop
 
 from .lagging import PROMPT, Lagging
@@ -70,6 +70,29 @@ def test_a_stop_string_with_half_a_character_in_the_prefix_is_found(route: str) 
         assert not isinstance(outcome, Anew)
         for key in ("message", "text", "finish_reason", "stop_reason"):
             assert outcome.reply["choices"][0].get(key) == wanted["choices"][0].get(key), k
+
+
+@pytest.mark.parametrize("route", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize("model", [WORDS, HALVES], ids=["words", "halves"])
+@pytest.mark.parametrize("stop", [None, "e two t", "ree", "r f", "five!", "ri", "h", "zzz"])
+def test_two_cuts_find_the_same_end(route: str, model: Lagging, stop: str | None) -> None:
+    """Cut after each token, and again after each token of the rest: text, ids and reason are the uncut ones."""
+    body = {"messages": [], "prompt": list(PROMPT), "max_tokens": 50, "return_token_ids": True, "stop": stop}
+    events = model.stream(route, body)
+    wanted = read(route, events).reply
+    assert wanted is not None
+    for k in range(1, len(events) - 1):
+        first = read(route, events[:k]).prefix
+        for j in range(1, len(events) - k - 1):
+            rest = model.rest(route, body, first, j)
+            assert not isinstance(rest, Anew)
+            if rest.ended:
+                continue
+            outcome = model.continued(route, body, combined(first, rest))
+            assert not isinstance(outcome, Anew)
+            got = outcome.reply["choices"][0]
+            for key in ("message", "text", "finish_reason", "stop_reason", "token_ids"):
+                assert got.get(key) == wanted["choices"][0].get(key), (k, j)
 
 
 def test_a_watch_has_nothing_to_do_where_no_stop_string_has_begun() -> None:

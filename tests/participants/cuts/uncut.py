@@ -12,7 +12,7 @@ from participants.cuts.joining import Joined, is_inside_character, joined, watch
 from participants.cuts.plan import Anew, Continue, plan
 from participants.cuts.prefix import Prefix
 from participants.cuts.reading import finished, read
-from participants.inference.jobs import make_meta
+from participants.inference.jobs import Job, make_meta
 from participants.inference.sampling import Generation
 from participants.inference.server import DEFAULT_MODEL, DIALECTS
 from participants.inference.tokens import END, decode, from_numbers
@@ -47,12 +47,16 @@ class InProcess:
 
     makes: type[Generation] = Generation
     seed: int = 0
+    weights: str = ""
+
+    def _made(self, job: Job) -> Generation:
+        return self.makes(self.seed, job.prompt, job.limits, logprobs=job.logprobs, weights=self.weights)
 
     def streamed(self, route: str, body: Mapping[str, Any]) -> list[bytes]:
         """The events of a streamed reply, one a chunk."""
         job = DIALECTS[route](orjson.dumps({**body, "stream": True}), DEFAULT_MODEL)
-        generation = self.makes(self.seed, job.prompt, job.limits, logprobs=job.logprobs)
-        events = list(job.encoder.start(make_meta("0-1", job.model)))
+        generation = self._made(job)
+        events = list(job.encoder.start(make_meta("0-1", job.model, self.weights)))
         while not generation.finish:
             if piece := generation.step():
                 events += job.encoder.piece(piece)
@@ -61,8 +65,8 @@ class InProcess:
     def whole(self, route: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The body of the reply to a client that does not stream."""
         job = DIALECTS[route](orjson.dumps({**body, "stream": False}), DEFAULT_MODEL)
-        generation = self.makes(self.seed, job.prompt, job.limits, logprobs=job.logprobs)
-        job.encoder.start(make_meta("0-1", job.model))
+        generation = self._made(job)
+        job.encoder.start(make_meta("0-1", job.model, self.weights))
         while not generation.finish:
             if piece := generation.step():
                 job.encoder.piece(piece)
