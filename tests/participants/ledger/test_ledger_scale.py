@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.ledgers import many_lives
 
-pytestmark = [pytest.mark.scale, pytest.mark.anyio]
+pytestmark = [pytest.mark.scale, pytest.mark.anyio, pytest.mark.timeout(300)]
 
 
 async def test_ten_thousand_lives_use_few_locks_and_descriptors(tmp_path: Path) -> None:
