@@ -132,7 +132,7 @@ def cut_rest(rest: Reading, chars: int, stop: Stop, *, mended: bool = False) -> 
     """
     ids = rest.prefix.ids or ()
     if chars > 0:
-        count = next((there for there, seen in rest.steps if seen >= chars), len(ids))
+        count = _tokens_of(rest, chars)
     else:
         count = max((there for there, seen in rest.steps if not seen), default=0) if mended else 0
     kept = replace(
@@ -145,6 +145,29 @@ def cut_rest(rest: Reading, chars: int, stop: Stop, *, mended: bool = False) -> 
     if "stop_reason" in extras:
         extras["stop_reason"] = stop.by
     return replace(rest, prefix=kept, ended=True, finish="stop", extras=extras)
+
+
+def _tokens_of(rest: Reading, chars: int) -> int:
+    """How many ids it took for so many characters. Of several ids in one chunk only log probabilities tell them apart;
+    without these all of them count.
+    """
+    ids = rest.prefix.ids or ()
+    before = (0, 0)
+    for step in rest.steps:
+        if step[1] >= chars:
+            break
+        before = step
+    else:
+        return len(ids)
+    tokens = [str(entry.get("token", "")) for entry in rest.prefix.logprobs[before[0] : step[0]]]
+    if len(rest.prefix.logprobs) != len(ids) or sum(map(len, tokens)) != step[1] - before[1]:
+        return step[0]
+    seen = before[1]
+    for number, token in enumerate(tokens, before[0] + 1):
+        seen += len(token)
+        if seen >= chars:
+            return number
+    return step[0]
 
 
 def _first(segments: tuple[Segment, ...], count: int) -> tuple[Segment, ...]:

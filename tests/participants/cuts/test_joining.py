@@ -123,6 +123,19 @@ def test_a_stop_string_stays_where_that_is_asked_for(more: dict[str, Any], conte
     assert reply["choices"][0]["message"]["content"] == content
 
 
+@pytest.mark.parametrize(("scored", "ids"), [(True, (2, 3, 4)), (False, (2, 3, 4, 5))])
+def test_several_tokens_in_one_chunk_are_told_apart_by_log_probabilities(scored: bool, ids: tuple[int, ...]) -> None:
+    """A stop string ends at its own token; without log probabilities the whole chunk counts, and the text is right."""
+    scores = tuple({"token": each, "logprob": -1.0, "bytes": None, "top_logprobs": []} for each in ("o", "p ", "more"))
+    part = Prefix(ids=(3, 4, 5), text="op more", logprobs=scores if scored else (), segments=(Segment(0, 3, "w"),))
+    first = Prefix(prompt=(1,), ids=(2,), text="a st", segments=(Segment(0, 1, "v"),))
+    body = {"messages": [], "stop": "stop", "logprobs": True}
+    made = joined(CHAT, body, first, Reading(prefix=part, steps=((3, 7),)))
+    assert made.whole.ids == ids
+    assert made.whole.segments == (Segment(0, 1, "v"), Segment(1, len(ids) - 1, "w"))
+    assert made.reply["choices"][0]["message"]["content"] == "a "
+
+
 def test_text_without_marks_that_nobody_knows_is_kept_as_it_was_shown() -> None:
     """A special token that the stream left out does not come back with the text of the ids."""
     prefix = Prefix(prompt=(1,), ids=(2, 3), text="shown")
