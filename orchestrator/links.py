@@ -90,7 +90,9 @@ class HttpLink:
 
 
 def http_client(token: str) -> httpx.AsyncClient:
-    """A client for control calls; their deadlines are the caller's scopes."""
+    """A client for control calls; their deadlines are the caller's scopes. Raises ValueError for what is no token."""
+    if not token or " " in token or not (token.isascii() and token.isprintable()):
+        raise ValueError("a control token is printable ASCII without spaces")  # Never the token itself.
     return httpx.AsyncClient(headers={"authorization": f"Bearer {token}"}, timeout=None)
 
 

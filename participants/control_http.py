@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import anyio.to_thread
 from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import models_json_schema
 from starlette.applications import Starlette
@@ -22,6 +23,8 @@ from .wire import OPERATIONS, Capabilities, Status
 
 CONTROL_PREFIX = "/checkpoint/v1"
 MAX_BODY_BYTES = 64 * 1024 * 1024
+LARGE_BODY_BYTES = 256 * 1024
+"""From here on a body, such as a scope of very many lives, is parsed beside the event loop."""
 
 log = logging.getLogger("midflight.control")
 
@@ -76,7 +79,7 @@ def _operation(call: Callable[[Any], Awaitable[BaseModel]], message: type[BaseMo
     async def operate(request: Request) -> Response:
         body = await read_body(request, MAX_BODY_BYTES)
         try:
-            parsed = message.model_validate_json(body)
+            parsed = await _parsed(message, body)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(step) for step in first["loc"]) or "body"
@@ -84,6 +87,12 @@ def _operation(call: Callable[[Any], Awaitable[BaseModel]], message: type[BaseMo
         return _json(await call(parsed))
 
     return operate
+
+
+async def _parsed(message: type[BaseModel], body: bytes) -> BaseModel:
+    if len(body) < LARGE_BODY_BYTES:
+        return message.model_validate_json(body)
+    return await anyio.to_thread.run_sync(message.model_validate_json, body)
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:

@@ -198,7 +198,8 @@ class SessionHolder(Holder[Sessions]):
 
     def _forget_brought(self, rollout_id: str) -> None:
         super()._forget_brought(rollout_id)
-        self._free_all(self._imported.pop(rollout_id, Sessions()))
+        if (imported := self._imported.pop(rollout_id, None)) is not None:
+            self._free_all(imported)
 
     # A checkpoint
 

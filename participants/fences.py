@@ -4,6 +4,8 @@ A life is created where a creating call (dispatch, seed, an agent session's open
 unless it is below the floor or older than the rollout's current one. Every other call needs a life that is known and
 current. A newer life supersedes the old one, whose work is stopped first. A fence is kept until the floor passes it, so
 memory is bounded by what the controller has open.
+
+What goes over all lives compares plain tuples: there may be very many of them, and the event loop waits meanwhile.
 """
 
 from collections.abc import Iterable
@@ -86,12 +88,13 @@ class Fences:
 
     def fence(self, life: Life) -> bool:
         """End a life for good, known or not; True where it was the current one."""
+        at = life.epoch, life.n
         was_current = self._current.get(life.rollout_id)
-        ended = was_current is not None and position(was_current) <= position(life)
+        ended = was_current is not None and (was_current.epoch, was_current.n) <= at
         if ended:
             del self._current[life.rollout_id]
         fenced = self._fenced.get(life.rollout_id)
-        if position(life) >= self.floor and (fenced is None or position(fenced) < position(life)):
+        if at >= (self.floor.epoch, self.floor.n) and (fenced is None or (fenced.epoch, fenced.n) < at):
             self._fenced[life.rollout_id] = life
         return ended
 
@@ -100,7 +103,7 @@ class Fences:
         if floor <= self.floor:
             return []
         self.floor = floor
-        lowest = floor.epoch, floor.n  # As tuples: there may be very many lives, and the event loop waits.
+        lowest = floor.epoch, floor.n
         self._fenced = {key: life for key, life in self._fenced.items() if (life.epoch, life.n) >= lowest}
         ended = [life for life in self._current.values() if (life.epoch, life.n) < lowest]
         for life in ended:

@@ -149,6 +149,20 @@ async def test_a_hook_that_raises_is_internal_over_either_link(kind: str) -> Non
 
 
 @both
+async def test_a_scope_of_very_many_lives_goes_over_either_link(kind: str) -> None:
+    """Over HTTP it is parsed beside the event loop, and refused like any other where one of them is malformed."""
+    async with linked(kind) as ends:
+        envelope = {key: value for key, value in ends.call().items() if key != "round"}
+        many = Retire(**envelope, lives=tuple(lives(20_000)), timeout_s=1)
+        assert await ends.link.send(many, Retired) == Retired()
+        bad = many.model_copy(update={"lives": (*many.lives, "../../etc")})
+        if kind == "http":
+            with pytest.raises(ParticipantError, match=r"lives\.20000") as caught:
+                await ends.link.send(bad, Retired)
+            assert caught.value.code is Code.INVALID_REQUEST
+
+
+@both
 async def test_an_abort_reaches_a_commit_that_is_going_on(kind: str) -> None:
     """Both calls are on their way at once, and both are answered."""
     async with linked(kind) as ends:
@@ -180,6 +194,15 @@ async def test_a_wrong_token_is_unauthorized() -> None:
             await ends.link.send(Prepare(**ends.call(timeout_s=1, lease_s=9)), Prepared)
         assert caught.value.code is Code.UNAUTHORIZED
         assert not ends.owner.gate.closed
+
+
+@pytest.mark.fault(65, 66)
+@pytest.mark.parametrize("token", ["", "secret ", "secret\n", "sécret"])
+def test_what_no_header_can_hold_is_refused_without_showing_it(token: str) -> None:
+    """As a token file with a line end has it; an error of the transport would show the token."""
+    with pytest.raises(ValueError, match="printable ASCII") as caught:
+        http_client(token)
+    assert "cret" not in str(caught.value)
 
 
 @pytest.mark.fault(37, 56)
