@@ -126,7 +126,9 @@ def test_a_stop_string_stays_where_that_is_asked_for(more: dict[str, Any], conte
 @pytest.mark.parametrize(("scored", "ids"), [(True, (2, 3, 4)), (False, (2, 3, 4, 5))])
 def test_several_tokens_in_one_chunk_are_told_apart_by_log_probabilities(scored: bool, ids: tuple[int, ...]) -> None:
     """A stop string ends at its own token; without log probabilities the whole chunk counts, and the text is right."""
-    scores = tuple({"token": each, "logprob": -1.0, "bytes": None, "top_logprobs": []} for each in ("o", "p ", "more"))
+    scores: tuple[dict[str, Any], ...] = tuple(
+        {"token": each, "logprob": -1.0, "bytes": None, "top_logprobs": []} for each in ("o", "p ", "more")
+    )
     part = Prefix(ids=(3, 4, 5), text="op more", logprobs=scores if scored else (), segments=(Segment(0, 3, "w"),))
     first = Prefix(prompt=(1,), ids=(2,), text="a st", segments=(Segment(0, 1, "v"),))
     body = {"messages": [], "stop": "stop", "logprobs": True}
