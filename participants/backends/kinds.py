@@ -65,7 +65,7 @@ MIDFLIGHT = Capabilities(
     tool_calls=True,
     tool_format="marks",
     bit_equal=True,
-    declared=_SURVIVES | {Feature.MIN_TOKENS, Feature.TOOLS, Feature.SEED},  # [M1]
+    declared=_SURVIVES | {Feature.MIN_TOKENS, Feature.TOOLS, Feature.SEED, Feature.PENALTIES},  # [M1]
     staging=True,
     end_ids=frozenset({256}),
 )

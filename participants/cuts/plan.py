@@ -18,6 +18,8 @@ from .prefix import Prefix
 from .reading import COMPLETIONS, SHAPES
 from .toolformats import FORMATS, ToolFormat
 
+OURS = "midflight"
+"""Backends that are told which ids of the prompt are output already (`participants.inference`)."""
 DEFAULT_COMPLETION_TOKENS = 16
 """What `/v1/completions` generates at most where nothing else is said."""
 RESAMPLABLE = frozenset({Feature.GREEDY, Feature.SAMPLED, Feature.SEED, Feature.PENALTIES})
@@ -195,6 +197,8 @@ class _Asked:
         """The request to `/v1/completions`: sampling parameters stay, whatever their names are."""
         asked = {key: value for key, value in self.body.items() if key not in _NOT_COMPLETIONS}
         asked |= {"prompt": prompt, **self._lengths(), **STREAMED}
+        if self.capabilities.kind == OURS:
+            asked["continued_tokens"] = len(self.prefix.ids or ())
         ranks = ranks_of(self.route, self.body)
         if ranks is not None:
             asked["logprobs"] = ranks if self.route == COMPLETIONS else max(ranks, 1)

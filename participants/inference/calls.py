@@ -75,9 +75,12 @@ class CallRecord:
     headers: dict[str, str]
     """Those of interest, names in lower case."""
     prompt_sha256: str
-    """Of the prompt's token ids, four bytes each, little-endian."""
+    """Of the prompt's token ids, four bytes each, little-endian; without those of an output that is continued."""
     prompt_tokens: int
+    """Without them too."""
     max_tokens: int
+    continued: int = 0
+    """Tokens of the output that its caller had already, and that were not generated here."""
     state: CallState = CallState.RUNNING
     generated: int = 0
     """Tokens generated so far; exact at the end."""
@@ -138,6 +141,7 @@ class Calls:
 
     def begin(self, job: Job, headers: Mapping[str, str]) -> CallRecord:
         """Record an arrival."""
+        prompt = job.prompt[: max(len(job.prompt) - job.begun, 0)]
         record = CallRecord(
             number=len(self._records) + 1,
             boot=self._start if not self._generations else f"{self._start}.{self._generations}",
@@ -145,8 +149,9 @@ class Calls:
             model=job.model,
             stream=job.stream,
             headers={name: value for name, value in headers.items() if is_of_interest(name)},
-            prompt_sha256=hashlib.sha256(job.prompt.encode("utf-32-le")).hexdigest(),
-            prompt_tokens=len(job.prompt),
+            prompt_sha256=hashlib.sha256(prompt.encode("utf-32-le")).hexdigest(),
+            prompt_tokens=len(prompt),
+            continued=len(job.prompt) - len(prompt),
             max_tokens=job.limits.max_tokens,
         )
         self._records.append(record)

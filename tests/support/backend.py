@@ -34,6 +34,7 @@ class Call:
     prompt_sha256: str
     prompt_tokens: int
     max_tokens: int
+    continued: int
     state: str
     generated: int
     finish_reason: str | None
