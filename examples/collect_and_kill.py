@@ -28,15 +28,16 @@ def prepare_folder(url: str) -> Path:
     return config
 
 
-def kill_after_a_checkpoint(config: Path) -> None:
-    """Start the run, and kill it, and all that belongs to it, once it has taken a checkpoint."""
+def kill_after_checkpoints(config: Path, count: int) -> None:
+    """Start the run, and kill it, and all that belongs to it, once it has taken so many checkpoints."""
     command = [*MIDFLIGHT, "collect", str(config), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as run:
         for line in run.stdout or ():
-            if json.loads(line)["event"] == "checkpoint":
+            count -= json.loads(line)["event"] == "checkpoint"
+            if not count:
                 os.killpg(run.pid, signal.SIGKILL)
                 break
-    print("killed with SIGKILL after the first checkpoint")
+    print("killed with SIGKILL after a checkpoint")
 
 
 def main() -> None:
@@ -45,7 +46,7 @@ def main() -> None:
         try:
             assert backend.stdout is not None
             config = prepare_folder(backend.stdout.readline().removeprefix("ready: ").strip())
-            kill_after_a_checkpoint(config)
+            kill_after_checkpoints(config, 2)
             found = subprocess.run([*MIDFLIGHT, "collect", str(config), "--json"], stdout=subprocess.PIPE, check=True)
         finally:
             backend.terminate()

@@ -49,7 +49,7 @@ class Endpoint(OpenAIEndpoint):
             try:
                 reply = await self.models()
             except ParticipantError as error:
-                self._failed(error.message)
+                self._failed(_why(error))
                 return
             self._advise(url, reply)
             served = _names(reply.body) if reply.ok else []
@@ -78,7 +78,7 @@ class Endpoint(OpenAIEndpoint):
     def tried(self, failure: Unreachable | None) -> None:
         """A call may go on for long: say so at the first try that fails, and when one is answered again."""
         if failure is not None:
-            self._failed(str(failure))
+            self._failed(_why(failure))
         elif self._silent:
             self._silent = False
             self._tell(f"{self._table.base_url} answers again")
@@ -101,3 +101,8 @@ def _names(body: Any) -> list[str]:
     models = body.get("data") if isinstance(body, Mapping) else None
     found = models if isinstance(models, list) else []
     return [str(model["id"]) for model in found if isinstance(model, Mapping) and "id" in model]
+
+
+def _why(error: Exception) -> str:
+    """What the client said, which is shorter than what was made of it."""
+    return str(error.__cause__ or error) or repr(error.__cause__)

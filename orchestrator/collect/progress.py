@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -36,7 +36,7 @@ def json_events(write: Callable[[str], object]) -> Emit:
 
 
 def plain_events(console: Console) -> Emit:
-    """Each event but single rows as a line for people, and the summary as a few."""
+    """Each event but single rows as a line for people, and the summary as a few. A reader may go away."""
 
     def emit(name: str, facts: Mapping[str, Any]) -> None:
         if name in _QUIET:
@@ -47,8 +47,9 @@ def plain_events(console: Console) -> Emit:
             lines = [f"{name}: {facts['message']}"]
         else:
             lines = [f"{name}: " + ", ".join(f"{key} {_short(value)}" for key, value in facts.items())]
-        for line in lines:
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        with suppress(OSError, ValueError, SystemExit):  # The last is what rich makes of a reader that went away.
+            for line in lines:
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     return emit
 

@@ -49,6 +49,21 @@ def test_a_tool_that_never_ends_does_not_outlive_the_limits_of_sigterm(run: Run,
     assert len(read_rows(run.folder / "out.jsonl")) == 4
 
 
+def test_what_can_be_saved_is_saved_beside_a_tool_that_swallows_cancellation(run: Run) -> None:
+    """The last checkpoint has the other rollouts, which continue, and the summary was told before the end."""
+    once = stubborn(run, "swallow")
+    run.backend.control.hold(substring="success")
+    with run.start() as start:
+        until(once.exists, told=start.told)
+        until(lambda: run.backend.control.counts()["held"] == 3, told=start.told)
+        start.signal(signal.SIGTERM)
+        ends(start, 75, within_s=12.0)
+    assert (start.summary["checkpoints"], start.summary["exit_code"]) == (1, 75)
+    run.backend.control.release()
+    summary = run.finish().summary
+    assert (summary["continued"], summary["restarted"], summary["rows"]) == (3, 1, 4)
+
+
 def test_sessions_that_take_long_to_close_do_not_outlive_the_limits_of_sigterm(run: Run) -> None:
     """Everything is durable when they are closed, so the process ends with 75 at its limit."""
     stubborn(run, "close")

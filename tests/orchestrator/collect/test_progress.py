@@ -115,3 +115,18 @@ def test_totals_of_earlier_starts_are_read_from_a_checkpoint_and_added() -> None
     totals = Totals(3, 1, 20, 300)
     assert Totals.of({"totals": asdict(totals)}) + Totals(1, 0, 2, 3) == Totals(4, 1, 22, 303)
     assert [Totals.of(state) for state in (None, {}, {"totals": 1}, {"totals": {"continued": "x"}})] == [Totals()] * 4
+
+
+class Gone(io.StringIO):
+    """A reader that went away."""
+
+    def write(self, text: str) -> int:
+        """Refuse."""
+        raise BrokenPipeError
+
+
+def test_a_reader_of_stderr_that_goes_away_ends_no_run() -> None:
+    """As with `midflight collect run.toml 2>&1 | head`: the run is worth more than its log."""
+    emit = plain_events(Console(file=Gone(), force_terminal=False))
+    for _ in range(2):
+        emit("started", {"epoch": 1})
