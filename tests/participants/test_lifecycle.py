@@ -1,5 +1,6 @@
 """The ends of lives everywhere: retired, superseded, below the floor; and what restarts, blocks or fails."""
 
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -8,6 +9,7 @@ from participants import Agent, Code, Floor, ParticipantError, Request
 from participants.data import CallId
 from store import Life, open_checkpoint
 from tests.support.checkpoints import memory_store
+from tests.support.deaf import Deaf
 from tests.support.journal import Journal
 from tests.support.owners import Pause, settle
 from tests.support.scripted import counter_row, scripted_row
@@ -80,12 +82,15 @@ async def test_a_superseded_life_is_refused_and_its_successor_finishes() -> None
         assert [holder.fences.fenced for holder in one.holders] == [[]] * 4
 
 
-async def test_work_that_does_not_listen_is_reported_and_its_life_stays_fenced() -> None:
-    """A hook that swallows cancellation is `not_stopped`; when it ends at last, its result is dropped."""
+@pytest.mark.parametrize("where", ["tool", "activation"])
+@pytest.mark.parametrize("pause", [partial(Pause, shielded=True), Deaf])
+async def test_work_that_does_not_listen_is_reported_and_its_life_stays_fenced(pause: Any, where: str) -> None:
+    """In a tool, or in an agent's activation, and so in the environment's step too; its late result is dropped."""
     async with world() as one:
-        pause = Pause(shielded=True)
+        pause = pause()
         assert isinstance(one.resources, JournalCounter)
-        one.resources.holds[f"tool {SESSION} increment_counter 0"] = pause
+        held: dict[str, Any] = one.resources.holds if where == "tool" else one.points
+        held[f"tool {SESSION} increment_counter 0" if where == "tool" else "before /v1/responses 0"] = pause
         [life] = await one.start(ROWS)
         await pause.reached.wait()
         assert await one.retire(life, timeout_s=0.05) == {life}
