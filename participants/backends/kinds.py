@@ -3,7 +3,8 @@
 Sources, by document name:
 
     [M1] docs/backend.md: the deterministic backend has no random numbers; the worker draws by a hash of the seed and of
-         how many ids there are, so a prompt with the prefix draws what the uncut generation drew.
+         how many ids there are, so a prompt with the prefix draws what the uncut generation drew; and both are told
+         how many ids of the prompt are output already (`continued_tokens`), so that penalties count the same.
     [V1] vLLM, entrypoints/openai/completion/serving.py: `return_token_ids` gives `token_ids` in each choice of a
          stream and `prompt_token_ids` in the first; a prompt may be a list of ids; an error in mid-stream is an event
          `data: {"error": ...}` followed by `data: [DONE]`.

@@ -106,7 +106,7 @@ class Run:
         return [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
 
     def seen_calls(self) -> list[tuple[Life, str]]:
-        """The model calls that the backend saw, in order: for whom, and the digest of the prompt. Probes are for nobody."""
+        """The model calls that the backend saw, in order: for whom, and the digest of the prompt; no probes."""
         calls = [call for event, call in self.backend.logged() if event == "begin"]
         return [(Life.parse(call.life), call.prompt_sha256) for call in calls if call.life]
 

@@ -180,8 +180,10 @@ def test_calls_may_be_continued_where_their_format_is_known() -> None:
 
 
 def test_nobody_declares_what_a_cut_changes() -> None:
-    """Penalties and grammars begin again at a cut, seeds but in our own backends too, and reasoning is read by none."""
-    never = {Feature.PENALTIES, Feature.GRAMMAR, Feature.REASONING, Feature.OTHER}
+    """Seeds and penalties begin again at a cut but in our own backends, grammars in all; reasoning is read by none."""
+    never = {Feature.GRAMMAR, Feature.REASONING, Feature.OTHER}
     kinds: list[Capabilities] = list(DECLARED.values())
     assert all(not (each.declared & never) for each in kinds)
-    assert [each.kind for each in kinds if Feature.SEED in each.declared] == ["midflight"]
+    ours = {Feature.SEED, Feature.PENALTIES}
+    assert [each.kind for each in kinds if ours & each.declared] == ["midflight"]
+    assert ours <= declared("midflight").declared
