@@ -4,16 +4,13 @@ A flight reads its backend's stream as it comes. Its prefix at any moment is wha
 everything that has come since: a cut copies that, and touches neither the stream nor the backend.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import anyio
-import orjson
 
 from .cuts import Prefix, Reading, Reason, sse
 from .cuts.joining import combined
-from .cuts.reading import ChoiceReader, parsed
+from .cuts.reading import ChoiceReader, objects
 from .cuts.response_reading import ResponseReader
 from .data import CallId, Request
 from .errors import ParticipantError
@@ -35,20 +32,26 @@ class Listening:
         self._reader: ResponseReader | ChoiceReader = (
             ResponseReader() if route == RESPONSES else ChoiceReader(chat=route == CHAT)
         )
+        self._has_ends = route == RESPONSES
         self._failure: ParticipantError | None = None
         self.over = False
         """Whether the stream has said that it is over, though its connection may still be open."""
 
     async def hear(self, chunks: Chunks) -> bytes | None:
         """The next bytes; None at the end. Raises `model_failed` where the stream breaks off."""
-        with anyio.move_on_after(END_GRACE_S if self.over else None):
-            try:
-                chunk = await anext(chunks)
-            except StopAsyncIteration:
-                return None
-            self.feed(chunk)
-            return chunk
+        if not self.over:  # The usual case has no scope: one for each token costs as much as reading it.
+            return await self._heard(chunks)
+        with anyio.move_on_after(END_GRACE_S):
+            return await self._heard(chunks)
         return None
+
+    async def _heard(self, chunks: Chunks) -> bytes | None:
+        try:
+            chunk = await anext(chunks)
+        except StopAsyncIteration:
+            return None
+        self.feed(chunk)
+        return chunk
 
     def feed(self, chunk: bytes) -> None:
         """More bytes."""
@@ -62,19 +65,10 @@ class Listening:
         if sse.DONE in payloads:
             self.over = True
             payloads = payloads[: payloads.index(sse.DONE)]
-        events = self._events(payloads)
+        events, self._failure = objects(payloads)
         self._reader.feed(events)
-        self.over = self.over or any(event.get("type") in _ENDS for event in events)
-
-    def _events(self, payloads: list[bytes]) -> Sequence[dict[str, Any]]:
-        try:
-            found = [orjson.loads(payload) for payload in payloads]
-            if all(type(each) is dict for each in found):
-                return found
-        except orjson.JSONDecodeError:
-            pass
-        events, self._failure = parsed(b"".join(b"data: " + payload + b"\n\n" for payload in payloads))
-        return events
+        if self._has_ends and any(event.get("type") in _ENDS for event in events):
+            self.over = True
 
     @property
     def has_ids(self) -> bool:
