@@ -26,8 +26,7 @@ RETRY_S = 1.0
 LAST_PREPARE_S = 5.0
 """For the short steps that began while long ones were retired."""
 LAST_ROUNDS = 5
-RETIRE_TIMEOUT_S = 2.0
-"""At each of three kinds of participant in turn."""
+RETIRE_TIMEOUT_S = 5.0
 SETTLE_S = 30.0
 """For the checkpoint that is being taken when the last row is there."""
 CLOCK_STEP_S = 1.0
