@@ -88,6 +88,11 @@ class Capture:
             for life in lives:
                 await self.ledger.retire(life)
 
+    def leave(self, life: Life) -> None:
+        """It makes no call any more."""
+        if self.ledger is not None:
+            self.ledger.leave(life)
+
     def rows(self, life: Life, captured: Captured) -> list[Mapping[str, Any]]:
         """The life's rows so far, for its record."""
         if self.ledger is None:

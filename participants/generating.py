@@ -256,7 +256,8 @@ class Generator:
         self._noted(result.whole)
         taken = len(prefix.ids or ())
         self.tokens["continued"] += taken
-        headers = {CONTINUED_HEADER: "resampled" if decision.resampled else "exact"}
+        exact = self.known.bit_equal and not decision.resampled
+        headers = {CONTINUED_HEADER: "exact" if exact else "prefix"}
         reply = Reply(200, for_client(request.route, request.body, result.reply), headers)
         return Made(
             reply=checked(request.route, reply),
@@ -279,7 +280,7 @@ class Generator:
         )
         if watching.stop is not None:
             return Reading(prefix=Prefix(ids=()))
-        return await self._read(flight, decision.route, body, watching)
+        return await self._read(flight, decision.route, watching.asked(body), watching)
 
     async def _is_same(self, decision: Continue) -> bool:
         assert decision.check is not None
@@ -309,4 +310,4 @@ GOES_ON = frozenset({"broke_off", "idle_timeout"})
 ACCEPT_HEADER = "x-midflight-accept"
 """`resampled`: the caller of a model call accepts a continuation that is not the uncut one."""
 CONTINUED_HEADER = "x-midflight-continued"
-"""On a reply: `resampled` where its rest may differ from the uncut one."""
+"""On a reply that was continued: `exact`, or `prefix` where the rest may differ from the uncut one."""

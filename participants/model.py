@@ -29,9 +29,9 @@ from .capturing import Capture, Captured
 from .cuts import Continue, Policy, Prefix, always_continue
 from .cuts.emitting import as_stream
 from .cuts.stored import dump_prefix, load_prefix
-from .data import CallId, Reply, Request, uncaptured
+from .data import CallId, Reply, Request, on_the_wire, uncaptured
 from .errors import Code, ParticipantError
-from .flights import CUT, Cut, Flight
+from .flights import CUT, Cut, Flight, Flights
 from .gate import Gate
 from .generating import Generator, Made
 from .generations import checked, parse
@@ -145,6 +145,8 @@ class ModelServer(Holder[ModelState]):
         staged = StagedCuts(staging) if staging else None
         self.generator = Generator(upstream, model=model, cuts=cuts, resampled=resampled, policy=policy, staged=staged)
         self._capture = Capture(ledger)
+        self.flights = Flights()
+        """Of lives."""
         self._holding = 0
         """Calls with an id that are finished and wait to be delivered."""
 
@@ -249,11 +251,15 @@ class ModelServer(Holder[ModelState]):
             begun=held.state.take_cut(request),
             uncuttable=self.generator.uncuttable(request),
         )
+        captured = on_the_wire(held.life) is not None
         held.state.flights.add(flight)
+        if captured:
+            self.flights.add(flight)
         try:
             yield flight
         finally:
             held.state.flights.discard(flight)
+            self.flights.discard(flight)
 
     # Streams
 
@@ -363,10 +369,11 @@ class ModelServer(Holder[ModelState]):
 
     def counts(self) -> dict[str, int]:
         """For the status; `kept`, `held`, `cut` and `anew` are the dispositions, `anew_<reason>` says why."""
-        waiting = sum(len(items) for held in self._held.values() for items in held.state.undelivered.values())
-        finished = sum(kept.reply is not None for held in self._held.values() for _, kept in held.replies)
+        every = self._held.values()
+        waiting = sum([sum(map(len, held.state.undelivered.values())) for held in every if held.state.undelivered])
+        finished = sum([held.replies.finished for held in every])
         held_now = self._holding + waiting
-        flying = Counter(flight.disposition for flight in self._flights())
+        flying = self.flights.dispositions()
         reasons = {f"anew_{reason}": count for reason, count in flying.items() if reason != CUT}
         generator = self.generator
         return {
@@ -395,8 +402,8 @@ class ModelServer(Holder[ModelState]):
         if staged is None or not self.pins or scope is None:
             return
         held = [each for each in self._held.values() if each.life in scope]
-        await staged.freeze(flight for each in held for flight in each.state.flights)
-        staged.needs(cut.prefix for each in held for cut in each.state.cuts)
+        await staged.freeze([flight for each in held for flight in each.state.flights])
+        staged.needs([cut.prefix for each in held for cut in each.state.cuts])
 
     def thaw(self) -> None:
         """What was staged was that of one commit."""
@@ -423,6 +430,7 @@ class ModelServer(Holder[ModelState]):
         """End its streams at once, wherever their readers are."""
         for stream in list(held.state.streams):
             stream.abort()
+        self._capture.leave(held.life)
 
     def new_state(self, life: Life) -> ModelState:
         """No call yet."""

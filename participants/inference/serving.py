@@ -79,13 +79,14 @@ async def serving(backend: Backend, *, host: str = "127.0.0.1", port: int = 0) -
     listener = bind(host, port)
     server = _Server(config_of(backend))
     # The socket listens already: who connects before the server is up waits for it.
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(server.serve, [listener])
-        try:
-            yield url_of(listener)
-        finally:
-            backend.board.reset()
-            server.should_exit = True
+    with contextlib.closing(listener):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.serve, [listener])
+            try:
+                yield url_of(listener)
+            finally:
+                backend.board.reset()
+                server.should_exit = True
 
 
 def serve_forever(backend: Backend, host: str, port: int, ready: Callable[[str], None]) -> None:

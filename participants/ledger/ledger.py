@@ -9,6 +9,7 @@ the commit rules, `rows` the digests, `lines` what the files hold.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio
@@ -123,9 +124,38 @@ class Ledger:
         """End a ledger: it takes no row any more, and stays readable. Repeats answer the same."""
         return await self._run(life.rollout_id, lambda: self._writer.retire(life))
 
+    async def retire_all(self, lives: Sequence[Life]) -> list[Receipt]:
+        """The same for many, in as many threads as there are lanes; the receipts in the order of the lives."""
+        by_lane: dict[int, list[Life]] = {}
+        for life in lives:
+            by_lane.setdefault(self._layout.lock_of(life.rollout_id) % len(self._lanes), []).append(life)
+        receipts: dict[Life, Receipt] = {}
+        errors: list[ParticipantError] = []
+
+        async def retire(own: list[Life]) -> None:
+            try:
+                for start in range(0, len(own), MAX_BATCH):  # Between them others have a turn.
+                    part = own[start : start + MAX_BATCH]
+                    found = await self._run(own[0].rollout_id, partial(self._writer.retire_all, part))
+                    receipts.update(zip(part, found, strict=True))
+            except ParticipantError as error:
+                errors.append(error)
+
+        await self._make()
+        async with anyio.create_task_group() as group:
+            for own in by_lane.values():
+                group.start_soon(retire, own)
+        if errors:
+            raise errors[0]
+        return [receipts[life] for life in lives]
+
     async def delete(self, life: Life) -> Receipt:
         """Retire a ledger, and remove it and its records. A repeat finds nothing."""
         return await self._run(life.rollout_id, lambda: self._writer.delete(life))
+
+    def leave(self, life: Life) -> None:
+        """Keep nothing of a ledger in memory: its life makes no call any more. It stays readable, and is not ended."""
+        self._writer.ledgers.pop(life, None)
 
     # What reads one
 

@@ -173,7 +173,10 @@ class Writer:
 
     def _read(self, place: Place) -> tuple[Found, bytes | None, bytes]:
         data = self._disk.read(place.ledger)
-        found = scan(data or b"")
+        return self._checked(place, scan(data or b""), data)
+
+    def _checked(self, place: Place, found: Found, data: bytes | None) -> tuple[Found, bytes | None, bytes]:
+        """What was found, checked against the complete records, and these."""
         records = self._disk.read(place.records) or b""
         if len(good_records(records, found.own_records)) < len(found.own_records) and not found.damage:
             found.damage = "complete records are missing"
@@ -254,7 +257,8 @@ class Writer:
             if group.lives:
                 _acknowledge(group)
             elif group.ledger.written is not None:
-                with suppress(OSError):  # Where it cannot be done now, it is done before anything else is.
+                # Where it cannot be done now, it is done before anything else is.
+                with suppress(OSError, ParticipantError):
                     self._settle(group.ledger.life)
 
     def _write_records(self, group: Group) -> None:
@@ -290,7 +294,8 @@ class Writer:
             for folder in self.layout.folders_to_sync(place):
                 if folder not in done and group.lives:
                     self._each(group.items, self._disk.sync_folder, folder)
-                    done.add(folder)
+                    if group.lives:
+                        done.add(folder)
             group.ledger.named = group.lives
             if group.lives:
                 self.layout.are_durable(place)
@@ -316,39 +321,47 @@ class Writer:
         with self.layout.locked([self.layout.lock_of(life.rollout_id)]), translated(life):
             return self._retire(life, "retired")
 
+    def retire_all(self, lives: Sequence[Life]) -> list[Receipt]:
+        """The same for many."""
+        return [self.retire(life) for life in lives]
+
     def _retire(self, life: Life, reason: str) -> Receipt:
         with suppress(ParticipantError):
             self._settle(life)
-        self.ledgers.pop(life, None)
+        ledger = self.ledgers.pop(life, None)
         place = self.layout.place(life)
-        found, data, records = self._read(place)
+        data = self._disk.read(place.ledger)
         if data is None:
             return Receipt(str(life), END, found=False)
+        found = scan(data)
         if found.end is not None:
             return found.end
-        if found.life is None:
-            if not found.damage:  # Begun, and not even its first line is whole.
-                self.layout.write_whole(place, head_line(life, None, ()))
-                return self._retire(life, reason)
-            found.life = life
+        if found.life is None and not found.damage:  # Begun, and not even its first line is whole.
+            self.layout.write_whole(place, head_line(life, None, ()))
+            return self._retire(life, reason)
+        found.life = found.life or life
+        as_left = ledger is not None and ledger.size == len(data) == found.good and not found.damage
+        records = b"" if as_left else self._checked(place, found, data)[2]
         if found.damage:  # Then nothing is cut: it may be all that is left.
             receipt = found.receipt(END, data, reason=reason)
             self._add_line(place, (b"" if data.endswith(b"\n") else b"\n") + receipt.line())
             return receipt
-        self._cut_records(place, found, records)
-        self._cut(place.ledger, len(data), found.good)
+        if not as_left:
+            self._cut_records(place, found, records)
+            self._cut(place.ledger, len(data), found.good)
         receipt = found.receipt(END, data[: found.good], reason=reason)
-        self._add_line(place, receipt.line())
+        self._add_line(place, receipt.line(), named=ledger is not None and ledger.named)
         return receipt
 
-    def _add_line(self, place: Place, line: bytes) -> None:
+    def _add_line(self, place: Place, line: bytes, *, named: bool = False) -> None:
         fd = self._disk.open(place.ledger)
         try:
             self._disk.write(fd, place.ledger, line)
             self._disk.sync(fd, place.ledger)
         finally:
             self._disk.close(fd)
-        self.layout.sync_names(place)
+        if not named:
+            self.layout.sync_names(place)
 
     def delete(self, life: Life) -> Receipt:
         """Remove what there is of a life, after retiring it."""

@@ -1,0 +1,98 @@
+"""The capture ledger of a model server: a row for each call that has ended, and one chain across a crash."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from participants import ParticipantError
+from participants.data import CallId
+from participants.inference.control import FailOrder
+from participants.ledger import Ledger, check
+from store import Life
+from tests.support.placed_model import LIFE, NEXT, Place, cut_at, placed, text_of
+
+pytestmark = [pytest.mark.unit, pytest.mark.anyio]
+
+FIRST, SECOND = CallId("agent.main", 1, 0), CallId("agent.main", 2, 0)
+
+
+async def findings(ledger: Ledger, key: str) -> list[Any]:
+    """What the independent checker says of a key."""
+    manifest = await ledger.manifest(key)
+    rows = [row.to_json() for row in await ledger.rows(key)]
+    return list(check(rows, last=manifest.last, count=manifest.rows, lives=[*manifest.origins, manifest.life]))
+
+
+async def ask(place: Place, name: str, life: Life, call: CallId | None, **more: Any) -> Any:
+    """One call to its end."""
+    reply = await place.server.handle(place.request(name, life, call, **more))
+    return await text_of(reply) if reply.stream is not None else reply.body
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_has_its_row_when_its_reply_is_released(stream: bool, tmp_path: Path) -> None:
+    """With the ids of prompt and output, the reason, and the complete record beside it."""
+    ledger = Ledger(str(tmp_path))
+    async with placed(ledger=ledger) as place:
+        await ask(place, "completions", LIFE, FIRST, stream=stream)
+        [row] = await ledger.rows("r0")
+        assert (row.call, row.outcome, row.route) == (str(FIRST), "completed", "/v1/completions")
+        assert row.generated_count == place.generated[0]
+        assert row.inline is not None
+        [record] = await ledger.records("r0")
+        assert record["request"]["prompt"] == "hello"
+        assert await findings(ledger, "r0") == []
+
+
+async def test_the_chain_goes_on_over_a_crash_and_a_cut_exactly_once(tmp_path: Path) -> None:
+    """The first call of the next life has the last completed one as its parent; the cut of the dead life is in none."""
+    ledger = Ledger(str(tmp_path))
+    async with placed(ledger=ledger) as place:
+        await ask(place, "chat", LIFE, FIRST)
+        await cut_at(place, place.request("completions", LIFE, SECOND), 4)
+        await ask(place, "completions", NEXT, SECOND)
+        rows = await ledger.rows("r0-a1")
+        assert [(row.call, row.parent, row.life) for row in rows] == [
+            (str(FIRST), "", LIFE),
+            (str(SECOND), str(FIRST), NEXT),
+        ]
+        assert rows[1].continued == 4
+        assert await findings(ledger, "r0-a1") == []
+        dead = await ledger.manifest("r0")
+        assert dead.end
+
+
+async def test_a_call_that_fails_is_a_row_and_nobodys_parent(tmp_path: Path) -> None:
+    """Its outcome is the code of the failure."""
+    ledger = Ledger(str(tmp_path))
+    async with placed(ledger=ledger) as place:
+        place.backend.board.fail(FailOrder(status=503))
+        with pytest.raises(ParticipantError):
+            await ask(place, "chat", LIFE, FIRST)
+        await ask(place, "chat", LIFE, SECOND)
+        rows = await ledger.rows("r0")
+        assert [(row.outcome, row.parent) for row in rows] == [("model_failed", ""), ("completed", "")]
+        assert await findings(ledger, "r0") == []
+
+
+async def test_a_retired_life_takes_no_row(tmp_path: Path) -> None:
+    """Its ledger is retired with it and stays readable."""
+    ledger = Ledger(str(tmp_path))
+    async with placed(ledger=ledger) as place:
+        await ask(place, "chat", LIFE, FIRST)
+        assert await place.server.retire([LIFE], 5.0) == []
+        assert (await ledger.manifest("r0")).end
+        with pytest.raises(ParticipantError, match="stale_life"):
+            await ask(place, "chat", LIFE, SECOND)
+        assert len(await ledger.rows("r0")) == 1
+
+
+async def test_a_finished_life_keeps_nothing_in_memory(tmp_path: Path) -> None:
+    """Its rows are on the disk, and can be asked for."""
+    ledger = Ledger(str(tmp_path))
+    async with placed(ledger=ledger) as place:
+        await ask(place, "chat", LIFE, FIRST)
+        place.server.finish(LIFE)
+        assert place.server.counts()["ledgers"] == 0
+        assert len(await ledger.rows("r0")) == 1
