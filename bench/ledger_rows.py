@@ -81,20 +81,21 @@ async def _measure(root: Path, rows: int, lives: int) -> LedgerFigures:
     count = sum(len(ledger.export(life)) for life in all_lives)
     export_s = time.perf_counter() - began
     size = (await ledger.manifest("rollout-0")).size / calls
-    bare = await anyio.to_thread.run_sync(_bare, root / "bare", count, int(size), RECORD_CHARS + 600)
+    threads = min(LANES, lives)
+    bare = await anyio.to_thread.run_sync(_bare, root / "bare", threads, count, int(size), RECORD_CHARS + 600)
     return LedgerFigures(
         lives, count, round(count / rows_s, 1), round(cpu_s / count * 1e6, 1), round(lives / begun_s, 1),
         round(export_s / count * 1e6, 1), round(size, 1), round(bare, 1),
     )  # fmt: skip
 
 
-def _bare(root: Path, rows: int, row_bytes: int, record_bytes: int) -> float:
+def _bare(root: Path, threads: int, rows: int, row_bytes: int, record_bytes: int) -> float:
     """Rows a second of the limit."""
     root.mkdir()
 
     def work(number: int) -> None:
         fds = [os.open(root / f"{number}.{part}", os.O_CREAT | os.O_WRONLY | os.O_APPEND) for part in range(2)]
-        for _ in range(max(1, rows // LANES)):
+        for _ in range(max(1, rows // threads)):
             for fd, size in zip(fds, (record_bytes, row_bytes), strict=True):
                 os.write(fd, b"x" * size)
                 os.fsync(fd)
@@ -102,9 +103,9 @@ def _bare(root: Path, rows: int, row_bytes: int, record_bytes: int) -> float:
             os.close(fd)
 
     began = time.perf_counter()
-    with ThreadPoolExecutor(LANES) as threads:
-        list(threads.map(work, range(LANES)))
-    return max(1, rows // LANES) * LANES / (time.perf_counter() - began)
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, range(threads)))
+    return max(1, rows // threads) * threads / (time.perf_counter() - began)
 
 
 @contextmanager

@@ -157,6 +157,36 @@ async def test_another_process_fences_too(root: Path) -> None:
     assert one.export(life(1, 2)) == []
 
 
+async def test_an_open_ledger_is_retired_by_one_flush(root: Path) -> None:
+    """Where the process knows its files, no record is read again, and only the end itself is synced."""
+    disk = LoggingDisk()
+    ledger = Ledger(str(root), disk=disk)
+    await ledger.begin(life())
+    await conversation(ledger, life(), range(2))
+    disk.log.clear()
+    receipt = await ledger.retire(life())
+    name = "1.0.0.ledger.jsonl"
+    assert [step for step in disk.log if step[0] != "lock"] == [
+        ("read", name), ("open", name), ("write", name), ("fsync", name),
+    ]  # fmt: skip
+    assert await quick(root).retire(life()) == receipt
+    assert receipt.records == 2
+
+
+async def test_many_are_retired_at_once(ledger: Ledger) -> None:
+    """Receipts come in the order of the lives, unknown ones among them, and all have ended."""
+    lives = [life(rollout=f"r{n}", n=n) for n in range(40)]
+    for each in lives[::2]:
+        await ledger.begin(each)
+        await ledger.append(each, turn(0))
+    receipts = await ledger.retire_all(lives)
+    assert [receipt.life for receipt in receipts] == [str(each) for each in lives]
+    assert [receipt.found for receipt in receipts] == [True, False] * 20
+    assert await ledger.retire_all([]) == []
+    for each in lives:
+        await refused(Code.STALE_LIFE, ledger.append(each, turn(1)))
+
+
 async def test_deleting_leaves_nothing(ledger: Ledger, root: Path) -> None:
     """Delete removes both files and the folder, says what there was, and a repeat finds nothing."""
     await ledger.begin(life())
