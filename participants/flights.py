@@ -4,6 +4,8 @@ A flight reads its backend's stream as it comes. Its prefix at any moment is wha
 everything that has come since: a cut copies that, and touches neither the stream nor the backend.
 """
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import anyio
@@ -83,7 +85,7 @@ class Listening:
 class Flight:
     """One admitted call that is not finished."""
 
-    __slots__ = ("_begun", "_stream", "inside_wait", "request", "staged", "uncuttable")
+    __slots__ = ("_begun", "_stream", "flights", "inside_wait", "request", "staged", "uncuttable")
 
     def __init__(
         self, request: Request, *, inside_wait: bool = False, begun: Prefix | None = None, uncuttable: str = ""
@@ -94,6 +96,8 @@ class Flight:
         self.uncuttable = uncuttable
         self.staged: Prefix | None = None
         """What a commit has staged at the worker of it, without its ids."""
+        self.flights: Flights | None = None
+        """Among which it is."""
         self._begun = begun
         self._stream: Listening | None = None
 
@@ -122,6 +126,8 @@ class Flight:
     def start_over(self) -> None:
         """What there is counts for nothing."""
         self._begun = self._stream = None
+        if self.flights is not None:
+            self.flights.lost(self)
 
     def prefix(self) -> Prefix | None:
         """The exact beginning that is here; None where nothing is."""
@@ -129,6 +135,49 @@ class Flight:
             return self._begun
         here = self._stream.reading().prefix
         return here if self._begun is None else combined(self._begun, here)
+
+
+class Flights:
+    """All that are in flight at one server."""
+
+    def __init__(self) -> None:
+        """None."""
+        self._all: set[Flight] = set()
+        self._not_cut: set[Flight] = set()
+        """Among them every one that would be generated anew when it was last looked at."""
+
+    def __iter__(self) -> Iterator[Flight]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, flight: Flight) -> None:
+        """It begins."""
+        flight.flights = self
+        self._all.add(flight)
+        self._not_cut.add(flight)
+
+    def discard(self, flight: Flight) -> None:
+        """It is over."""
+        self._all.discard(flight)
+        self._not_cut.discard(flight)
+
+    def lost(self, flight: Flight) -> None:
+        """What one had counts for nothing."""
+        if flight in self._all:
+            self._not_cut.add(flight)
+
+    def dispositions(self) -> Counter[str]:
+        """How many have which; looks at each cut only once, so that a status of very many takes no time."""
+        anew: Counter[str] = Counter()
+        for flight in list(self._not_cut):
+            if (disposition := flight.disposition) == CUT:
+                self._not_cut.discard(flight)
+            else:
+                anew[disposition] += 1
+        cut = len(self._all) - len(self._not_cut)
+        return anew + Counter({CUT: cut})
 
 
 @dataclass(frozen=True, slots=True)

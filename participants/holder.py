@@ -341,7 +341,7 @@ class Holder(ABC, Generic[State]):
             "lives": len(self._held),
             "restored": len(self._brought),
             "parked": self.gate.parked,
-            "kept_replies": sum(len(held.replies) for held in self._held.values()),
+            "kept_replies": sum([held.replies.count for held in self._held.values()]),
             "refused": self.refused,
         }
 

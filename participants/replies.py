@@ -30,9 +30,13 @@ class Replies:
     def __init__(self) -> None:
         """Nothing is kept."""
         self._callers: dict[tuple[str, str], tuple[int, dict[int, Kept]]] = {}
+        self.count = 0
+        """Calls in flight and finished; counted as they come and go, for a status of very many lives."""
+        self.finished = 0
+        """Of them those that have their reply."""
 
     def __len__(self) -> int:
-        return sum(len(kept) for _, kept in self._callers.values())
+        return self.count
 
     def __iter__(self) -> Iterator[tuple[CallId, Kept]]:
         for (caller, parent), (boundary, kept) in self._callers.items():
@@ -45,6 +49,7 @@ class Replies:
         if call.boundary < boundary:
             raise ParticipantError(Code.STALE_CALL, f"call {call} is below boundary {boundary}")
         if call.boundary > boundary:
+            self._count_out(kept)
             kept = {}
             self._drop_inside(call)
         self._callers[call.caller, call.parent] = (call.boundary, kept)
@@ -55,22 +60,32 @@ class Replies:
         for key in [key for key in self._callers if key[1]]:
             outer = CallId.parse(key[1])
             if (outer.caller, outer.parent) == (call.caller, call.parent) and outer.boundary < call.boundary:
-                del self._callers[key]
+                self._count_out(self._callers.pop(key)[1])
+
+    def _count_out(self, gone: dict[int, Kept]) -> None:
+        self.count -= len(gone)
+        self.finished -= sum(item.reply is not None for item in gone.values())
 
     def begin(self, call: CallId, digest: str) -> Kept:
         """Note that a call is in flight."""
         self.find(call)
         kept = Kept(digest)
-        self._callers[call.caller, call.parent][1][call.k] = kept
+        items = self._callers[call.caller, call.parent][1]
+        if call.k in items:
+            self._count_out({call.k: items[call.k]})
+        items[call.k] = kept
+        self.count += 1
         return kept
 
     def finish(self, call: CallId, kept: Kept, reply: Reply | None) -> None:
         """The call has ended; without a reply it is forgotten, so that a repeat runs again."""
+        _, items = self._callers.get((call.caller, call.parent), (0, {}))
+        here = items.get(call.k) is kept
+        if here and reply is None:
+            self._count_out({call.k: items.pop(call.k)})
+        elif here and kept.reply is None:
+            self.finished += 1
         kept.reply = reply
-        if reply is None:
-            _, items = self._callers.get((call.caller, call.parent), (0, {}))
-            if items.get(call.k) is kept:
-                del items[call.k]
         kept.done.set()
 
     def export(self) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from .cuts.prefix import StagedIds
 from .data import CallId
 from .errors import Code, ParticipantError
 from .flights import Flight
+from .holder import in_turns
 from .staging import Identity, PromptRef, Staged, Wanted, digest_of_ids
 from .staging.client import begin, pin_all, stage_all, sweep, unpin
 from .staging.wire import STAGING_PREFIX, Begin, Source, StagingStatus
@@ -43,10 +44,14 @@ class StagedCuts:
     async def freeze(self, flights: Iterable[Flight]) -> None:
         """Stage what these have so far; a flight that could not be staged keeps its ids."""
         self._keys = set()
-        cut = [(flight, prefix) for flight in flights if (prefix := _stageable(flight)) is not None]
-        wanted = [_wanted(flight, prefix) for flight, prefix in cut]
+        cut: list[tuple[Flight, Prefix]] = []
+        wanted: list[Wanted] = []
+        async for flight in in_turns(flights):
+            if (prefix := _stageable(flight)) is not None:
+                cut.append((flight, prefix))
+                wanted.append(_wanted(flight, prefix))
         outcomes = await stage_all(self.worker.post, wanted, self.timeout_s) if wanted else []
-        for (flight, prefix), outcome in zip(cut, outcomes, strict=True):
+        async for (flight, prefix), outcome in in_turns(zip(cut, outcomes, strict=True)):
             flight.staged = None
             if isinstance(outcome, Staged):
                 flight.staged = _without_ids(flight, prefix, outcome)

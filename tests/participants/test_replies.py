@@ -1,10 +1,13 @@
 """Kept replies: a call happens once per id, whatever its caller repeats."""
 
+from contextlib import suppress
 from typing import Any
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
+from hypothesis import given
+from hypothesis import strategies as st
 
 from participants import CallId, Code, ParticipantError, Replies, Reply, Request
 from participants.replies import check_same
@@ -36,6 +39,21 @@ def test_a_reply_is_kept_until_the_caller_names_its_next_boundary() -> None:
     assert kept(replies) == ["agent.main:1.0", "agent.main:1.1"]
     assert replies.find(call(2)) is None
     assert kept(replies) == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.sampled_from(["", "a.x:1.0"]), st.integers(0, 3))))
+def test_the_counts_are_those_of_what_is_kept(steps: list[tuple[int, int, str, int]]) -> None:
+    """Whatever begins, ends, fails, fails late or is dropped: the counts are what a look at everything gives."""
+    replies, begun = Replies(), []
+    for boundary, k, parent, what in steps:
+        one = call(boundary, k, "b.y" if parent else "a.x", parent)
+        if what < 2:
+            with suppress(ParticipantError):
+                begun.append((one, replies.begin(one, "digest")))
+        elif begun:
+            replies.finish(*begun[-1 - k % len(begun)], Reply(200, {}) if what == 2 else None)
+        every = [item for _, item in replies]
+        assert (replies.count, replies.finished) == (len(every), sum(each.reply is not None for each in every))
 
 
 def test_a_call_below_the_boundary_last_named_is_stale() -> None:
