@@ -85,8 +85,7 @@ class Capture:
     async def retire(self, lives: Sequence[Life]) -> None:
         """They take no row any more."""
         if self.ledger is not None:
-            for life in lives:
-                await self.ledger.retire(life)
+            await self.ledger.retire_all(lives)
 
     def leave(self, life: Life) -> None:
         """It makes no call any more."""

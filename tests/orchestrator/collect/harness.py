@@ -17,7 +17,7 @@ from tests.support.backend import RunningBackend
 from tests.support.processes import program
 
 ROOT = Path(__file__).parents[3]
-END_S = 40.0
+END_S = 150.0
 TOOLS = [found.schema for found in tools_of(CounterServer).values()]
 
 
@@ -47,6 +47,7 @@ class Run:
     run: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
     parameters: dict[str, Any] = field(default_factory=dict)
+    capture: dict[str, Any] = field(default_factory=dict)
     server: str = "tests.support.logged_counter:LoggedCounter"
     options: dict[str, Any] = field(default_factory=dict)
     """Of the server, beside those that are always there."""
@@ -76,6 +77,8 @@ class Run:
             "resources.counter": {"server": self.server},
             "resources.counter.options": options,
         }
+        if self.capture:
+            tables["capture"] = self.capture
         if self.checkpoint_url:
             beats = {"interval_s": 0.3, "liveness_beat_s": 0.2}
             tables["checkpoint"] = {"enabled": True, "url": self.checkpoint_url, **beats, **self.checkpoint}

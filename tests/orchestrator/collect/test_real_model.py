@@ -1,0 +1,105 @@
+"""Scenario 40: rollouts of a real language model, checkpointed in mid-generation, killed, and continued.
+
+The model is the project's own worker, a small Llama in a process of its own that outlives the run.
+"""
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from participants.ledger import Ledger, check
+from store import Life
+from tests.support.backend import Call, RunningBackend, start_backend
+from tests.support.waiting import until
+
+from .harness import TOOLS, Run, read_rows
+
+pytest.importorskip("torch", reason="the extra worker is not installed")
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
+
+ROLLOUTS = 16
+CUT = 6
+"""Tokens of each call when the checkpoint is taken."""
+
+
+def talking_row(number: int) -> dict[str, Any]:
+    """A row whose turns begin with words of the model's own, then use the counter, then say so."""
+    turns = [
+        {"filler": 14, "call": {"name": "increment_counter", "arguments": {"count": number + 2}}},
+        {"filler": 8, "call": {"name": "get_counter_value", "arguments": {}}},
+        {"filler": 8, "text": "done"},
+    ]
+    content = f"Story {number} <script>{json.dumps(turns)}</script>"
+    return {
+        "responses_create_params": {"input": [{"role": "user", "content": content}], "tools": TOOLS},
+        "initial_count": 1,
+        "expected_count": number + 3,
+    }
+
+
+def run_in(folder: Path, backend: RunningBackend) -> Run:
+    """A run of all rollouts at once, greedy, captured, with checkpoints when asked for."""
+    folder.mkdir()
+    run = Run(folder, backend, [talking_row(number) for number in range(ROLLOUTS)], checkpoint={"interval_s": 0})
+    run.parameters = {"temperature": 0}
+    run.run = {"concurrency": ROLLOUTS}
+    run.capture = {"folder": "ledger"}
+    return run
+
+
+@pytest.fixture(params=[False, True], ids=["inline", "staged"])
+def worker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunningBackend]:
+    """A worker of its own, with or without a token store."""
+    store = ["--token-store", str(tmp_path / "tokens")] if request.param else []
+    with start_backend(tmp_path, "--real", *store) as backend:
+        yield backend
+
+
+def calls_of(backend: RunningBackend, since: int) -> list[Call]:
+    """Calls of rollouts, without those of probes."""
+    return [call for call in backend.control.calls(since) if call.life]
+
+
+async def problems(folder: Path, lives: list[Life]) -> list[Any]:
+    """What the independent checker says of these rollouts' ledgers."""
+    ledger, found = Ledger(str(folder)), []
+    for life in lives:
+        key = life.rollout_id + (f"-a{life.attempt}" if life.attempt else "")
+        manifest = await ledger.manifest(key)
+        rows = [row.to_json() for row in await ledger.rows(key)]
+        assert len(rows) == 3
+        found += check(rows, lives=[*manifest.origins, manifest.life], count=manifest.rows, last=manifest.last)
+    return found
+
+
+def test_rollouts_cut_in_mid_generation_end_as_if_never_cut(worker: RunningBackend, tmp_path: Path) -> None:
+    """Rows equal an uninterrupted run's; no token before the cut is generated again; each ledger is one sound chain."""
+    alone = run_in(tmp_path / "alone", worker)
+    alone.finish()
+    whole = calls_of(worker, 0)
+    since = worker.control.counts()["total"]
+    killed = run_in(tmp_path / "killed", worker)
+    worker.control.hold(after_tokens=CUT, substring="Story")
+    with killed.start() as start:
+        until(lambda: worker.control.counts()["held"] == ROLLOUTS or not start.lives(), told=start.told)
+        start.signal(signal.SIGUSR1)
+        until(lambda: bool(start.events("checkpoint")) or not start.lives(), told=start.told)
+        start.kill()
+    worker.control.wait(live_at_most=0)
+    worker.control.release()
+    summary = killed.finish().summary
+    assert summary["continued"] == ROLLOUTS
+    assert read_rows(killed.folder / "out.jsonl") == read_rows(alone.folder / "out.jsonl")
+    calls = calls_of(worker, since)
+    again = [call for call in calls if call.continued]
+    assert [call.continued for call in again] == [CUT] * ROLLOUTS
+    assert sum(call.generated for call in calls) == sum(call.generated for call in whole)
+    lines = (killed.folder / "out.jsonl").read_text().splitlines()
+    lives = [Life.parse(json.loads(line)["_midflight_life"]) for line in lines]
+    assert anyio.run(problems, killed.folder / "ledger", lives) == []
