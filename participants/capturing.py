@@ -1,7 +1,7 @@
 """Rows of the capture ledger for a model server's calls: each call that has ended, before its reply is released.
 
 The ledger of a life begins with its first call here, with the rows that its record brought; that ends the ledger of the
-life it continues. A server without a ledger captures nothing, and this costs nothing.
+life it continues, and clears those of lives that nothing continues. A server without a ledger captures nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ class Capture:
             return
         async with captured.lock:
             if not captured.begun:
-                await self.ledger.begin(life, captured.carried, captured.source)
+                await self.ledger.begin(life, captured.carried, captured.source, clear=True)
                 captured.begun, captured.carried = True, ()
 
     async def ended(self, life: Life, captured: Captured, request: Request, made: Made) -> None:

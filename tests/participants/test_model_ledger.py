@@ -10,6 +10,7 @@ from participants.data import CallId
 from participants.inference.control import FailOrder
 from participants.ledger import Ledger, check
 from store import Life
+from tests.participants.resources.harness import checkpoint, restore
 from tests.support.placed_model import LIFE, NEXT, Place, cut_at, placed, text_of
 
 pytestmark = [pytest.mark.unit, pytest.mark.anyio]
@@ -61,6 +62,25 @@ async def test_the_chain_goes_on_over_a_crash_and_a_cut_exactly_once(tmp_path: P
         assert await findings(ledger, "r0-a1") == []
         dead = await ledger.manifest("r0")
         assert dead.end
+
+
+async def test_what_a_dead_life_did_after_its_boundary_is_in_no_chain_and_is_cleared(tmp_path: Path) -> None:
+    """Restored twice from one checkpoint: the second life that continues it finds nothing of the first."""
+    ledger = Ledger(str(tmp_path))
+    async with placed(ledger=ledger) as place:
+        await ask(place, "chat", LIFE, FIRST)
+        server: Any = place.server
+        records = await checkpoint(server, {LIFE})
+        again = Life("r0", 3, 1, 0)
+        for life in (NEXT, again):
+            place.server = place.fresh()
+            await restore(place.server, records)  # type: ignore[arg-type]
+            await ask(place, "completions", life, SECOND)
+        assert await ledger.lives("r0-a1") == [again]
+        rows = await ledger.rows("r0-a1")
+        assert [row.life for row in rows] == [LIFE, again]
+        assert (await ledger.manifest("r0")).end
+        assert await findings(ledger, "r0-a1") == []
 
 
 async def test_a_call_that_fails_is_a_row_and_nobodys_parent(tmp_path: Path) -> None:
