@@ -64,7 +64,7 @@ TABLE: list[tuple[str, dict[str, Any], set[Feature]]] = [
 ]
 
 
-@pytest.mark.parametrize(("route", "body", "wanted"), TABLE, ids=str)
+@pytest.mark.parametrize(("route", "body", "wanted"), TABLE)
 def test_features_are_read_from_the_body(route: str, body: dict[str, Any], wanted: set[Feature]) -> None:
     """One row, one body."""
     more = {"messages": MESSAGES} if route == CHAT else {}

@@ -92,7 +92,7 @@ ANEW: list[tuple[Reason, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("reason", "case"), ANEW, ids=str)
+@pytest.mark.parametrize(("reason", "case"), ANEW)
 def test_each_reason_for_generating_anew(reason: Reason, case: dict[str, Any]) -> None:
     """One row, one reason."""
     made = planned(**case)
