@@ -36,6 +36,8 @@ class Listening:
         )
         self._has_ends = route == RESPONSES
         self._failure: ParticipantError | None = None
+        self.has_ids = False
+        """Whether the id of a generated token has come."""
         self.over = False
         """Whether the stream has said that it is over, though its connection may still be open."""
 
@@ -69,13 +71,10 @@ class Listening:
             payloads = payloads[: payloads.index(sse.DONE)]
         events, self._failure = objects(payloads)
         self._reader.feed(events)
+        if not self.has_ids:
+            self.has_ids = self._reader.has_ids
         if self._has_ends and any(event.get("type") in _ENDS for event in events):
             self.over = True
-
-    @property
-    def has_ids(self) -> bool:
-        """Whether the id of a generated token has come."""
-        return self._reader.has_ids
 
     def reading(self) -> Reading:
         """What has come so far."""
@@ -102,12 +101,14 @@ class Flight:
         self._stream: Listening | None = None
 
     @property
+    def is_cut(self) -> bool:
+        """Whether it would be continued after a crash."""
+        return not self.uncuttable and (self._begun is not None or (self._stream is not None and self._stream.has_ids))
+
+    @property
     def disposition(self) -> str:
         """`CUT`, or the reason why it would be generated anew."""
-        if self.uncuttable:
-            return self.uncuttable
-        begun = self._begun is not None or (self._stream is not None and self._stream.has_ids)
-        return CUT if begun else Reason.NOTHING_GENERATED
+        return CUT if self.is_cut else self.uncuttable or Reason.NOTHING_GENERATED
 
     def listen(self, route: str) -> Listening:
         """A stream begins: from the start, or of the rest after what there is."""
@@ -170,14 +171,9 @@ class Flights:
 
     def dispositions(self) -> Counter[str]:
         """How many have which; looks at each cut only once, so that a status of very many takes no time."""
-        anew: Counter[str] = Counter()
-        for flight in list(self._not_cut):
-            if (disposition := flight.disposition) == CUT:
-                self._not_cut.discard(flight)
-            else:
-                anew[disposition] += 1
+        self._not_cut = {flight for flight in self._not_cut if not flight.is_cut}
         cut = len(self._all) - len(self._not_cut)
-        return anew + Counter({CUT: cut})
+        return Counter([flight.disposition for flight in self._not_cut]) + Counter({CUT: cut})
 
 
 @dataclass(frozen=True, slots=True)

@@ -362,7 +362,9 @@ class ModelServer(Holder[ModelState]):
 
     def check_export(self) -> None:
         """Refuse while a call inside a waited-for step is in flight: its step is not at a boundary."""
-        if count := sum(flight.inside_wait for flight in self._flights()):
+        if any(flight.inside_wait for flight in self.flights) and (
+            count := sum(flight.inside_wait for flight in self._flights())
+        ):
             raise ParticipantError(
                 Code.INVALID_PHASE, f"{count} model calls are in flight inside steps that are waited for"
             )
@@ -407,7 +409,7 @@ class ModelServer(Holder[ModelState]):
 
     def thaw(self) -> None:
         """What was staged was that of one commit."""
-        for flight in self._flights():
+        for flight in self.flights:
             flight.staged = None
 
     async def pin(self, run: str, checkpoint: CheckpointId) -> None:
@@ -431,6 +433,13 @@ class ModelServer(Holder[ModelState]):
         for stream in list(held.state.streams):
             stream.abort()
         self._capture.leave(held.life)
+
+    def _take_up(self, life: Life) -> Held[ModelState]:
+        brought = self._brought.get(life.rollout_id)
+        held = super()._take_up(life)
+        if brought is not None and brought.record.life.attempt + 1 == life.attempt:
+            held.state.captured.source = brought.record.life
+        return held
 
     def new_state(self, life: Life) -> ModelState:
         """No call yet."""

@@ -124,10 +124,12 @@ class _Choice:
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.chars = 0
-        self.ids: list[int] | None = None
+        self.ids: array[int] | None = None
+        """Packed, as the prompt and the steps are: very many generations are in memory at once."""
         self.covered: tuple[int, int] = (0, 0)
         """Texts and log probabilities that had come when ids came last."""
-        self.steps: list[tuple[int, int]] = []
+        self.steps = array("I")
+        """Of each event with ids: how many ids and how many characters of text there were then."""
         self.scores: list[Mapping[str, Any]] = []
         """Log probabilities as they came: most are never looked at."""
         self.finish: str | None = None
@@ -145,7 +147,7 @@ class ChoiceReader:
         self._head: dict[str, Any] = {}
         self._late: dict[str, Any] = {}
         self._usage: Mapping[str, Any] | None = None
-        self._prompt: list[int] | None = None
+        self._prompt: array[int] | None = None
         self._choices: dict[int, _Choice] = {}
         self._failure: ParticipantError | None = None
         self._weights: list[tuple[int, str]] = []
@@ -166,7 +168,7 @@ class ChoiceReader:
     def _take(self, event: dict[str, Any]) -> None:
         if not self._head:
             self._head = {key: value for key, value in event.items() if key not in _ENVELOPE}
-            self._prompt = event.get("prompt_token_ids")
+            self._prompt = _packed(event.get("prompt_token_ids"))
         if usage := event.get("usage"):
             self._usage = usage
         version = event.get("weight_version")
@@ -204,16 +206,16 @@ class ChoiceReader:
             ids = event.get("token_ids")
         if ids is not None:
             if choice.ids is None:
-                choice.ids = []
-            choice.ids += ids
+                choice.ids = array("I")
+            choice.ids.extend(ids)
             choice.covered = (len(choice.texts), len(choice.scores))
-            choice.steps.append((len(choice.ids), choice.chars))
+            choice.steps.extend((len(choice.ids), choice.chars))
         if not raw.keys() <= _CHOICE:
             for key in raw.keys() - _CHOICE:
                 if raw[key] is not None or key not in choice.extras:
                     choice.extras[key] = raw[key]
         if self._prompt is None:
-            self._prompt = raw.get("prompt_token_ids")
+            self._prompt = _packed(raw.get("prompt_token_ids"))
         choice.finish = raw.get("finish_reason") or choice.finish
 
     def _grow_other(self, choice: _Choice, key: str, value: Any) -> None:
@@ -256,14 +258,14 @@ class ChoiceReader:
             usage=self._usage,
             failure=failure,
             extras=first.extras,
-            steps=tuple(first.steps),
+            steps=tuple(zip(first.steps[::2], first.steps[1::2], strict=True)),
         )
 
     def _prefix(self, choice: _Choice) -> Prefix:
         texts, scores = choice.covered if choice.ids is not None else (len(choice.texts), len(choice.scores))
         ids = choice.ids
         if ids is None and self._prompt is not None:
-            ids = []
+            ids = array("I")
         calls = [choice.calls[index].get("id", "") for index in sorted(choice.calls)]
         return Prefix(
             prompt=ids_of(self._prompt),
@@ -286,7 +288,7 @@ class ChoiceReader:
         if self._version is not None:
             whole["weight_version"] = self._version
         if self._chat and self._prompt is not None:
-            whole["prompt_token_ids"] = self._prompt
+            whole["prompt_token_ids"] = self._prompt.tolist()
         return whole
 
     def _counted(self) -> dict[str, int] | None:
@@ -309,9 +311,9 @@ class ChoiceReader:
             whole["logprobs"] = self._written(choice)
         whole |= {"finish_reason": choice.finish, **choice.extras}
         if choice.ids is not None:
-            whole["token_ids"] = choice.ids
+            whole["token_ids"] = choice.ids.tolist()
         if not self._chat and self._prompt is not None:
-            whole["prompt_token_ids"] = self._prompt
+            whole["prompt_token_ids"] = self._prompt.tolist()
         return whole
 
     def _message(self, choice: _Choice, text: str) -> dict[str, Any]:
@@ -333,9 +335,14 @@ def _entries(scores: Iterable[Mapping[str, Any]]) -> tuple[Entry, ...]:
     return tuple(entry for each in scores for entry in entries_of(each))
 
 
+def _packed(numbers: Iterable[int] | None) -> "array[int] | None":
+    return None if numbers is None else array("I", numbers)
+
+
 def ids_of(numbers: Iterable[int] | None) -> tuple[int, ...] | None:
     """Token ids, checked to be some."""
-    return None if numbers is None else tuple(array("I", numbers))
+    packed = numbers if isinstance(numbers, array) else _packed(numbers)
+    return None if packed is None else tuple(packed)
 
 
 def usage_of(prompt: int, generated: int) -> dict[str, int]:
