@@ -35,10 +35,11 @@ class Endpoint:
 
 
 @contextmanager
-def endpoint(folder: Path, **options: float) -> Iterator[Endpoint]:
+def endpoint(folder: Path, *, control: bool = False, **options: float) -> Iterator[Endpoint]:
     """A backend for the length of a block; `options` as on its command line."""
     log = folder / "backend.jsonl"
     flags = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    flags += ["--control"] if control else []
     command = [sys.executable, "-m", "orchestrator.cli.backend", "--log", str(log), *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
