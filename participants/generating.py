@@ -269,8 +269,9 @@ class Generator:
 
     async def _rest(self, flight: Flight, prefix: Prefix, decision: Continue, raw: str | None) -> Reading | Reply:
         """What comes after the prefix; a refusal as it is."""
+        says_why = self.known.says_stop_reason
         if decision.body is None:
-            return finished(decision.finish or "stop")
+            return finished(decision.finish or "stop", says_stop_reason=says_why)
         body = staged_body(dict(decision.body), prefix) if decision.as_ == "tokens" else decision.body
         if not decision.stops:
             return await self._read(flight, decision.route, body)
@@ -279,7 +280,7 @@ class Generator:
             self.asked(request), prefix, route=request.route, raw_text=raw, tool_format=self.known.tool_format
         )
         if watching.stop is not None:
-            return Reading(prefix=Prefix(ids=()))
+            return finished("stop", says_stop_reason=says_why)
         return await self._read(flight, decision.route, watching.asked(body), watching)
 
     async def _is_same(self, decision: Continue) -> bool:

@@ -66,6 +66,8 @@ class Capabilities:
     """Request features whose meaning survives a cut."""
     staging: bool = False
     """The worker stages prefixes in its own token store (`participants.staging`)."""
+    says_stop_reason: bool = False
+    """Its choices say which stop string or id ended them (`stop_reason`), or null."""
     context_length: int | None = None
     """Tokens of prompt and output together."""
     end_ids: frozenset[int] = frozenset()

@@ -85,6 +85,7 @@ VLLM = Capabilities(
     abort_on_disconnect=True,
     tool_calls=True,
     bit_equal=True,  # [V5], and what the probe sees; not a promise of vLLM
+    says_stop_reason=True,
     declared=_SURVIVES | {Feature.MIN_TOKENS},  # not seed and penalties: [V4]
 )
 

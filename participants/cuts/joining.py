@@ -74,7 +74,8 @@ def joined(
     parts = _Parts(route, body, prefix, raw_text, FORMATS.get(tool_format), reader_of(route, body, tool_format))
     head = parts.head()
     known = None if raw_text is None or whole_text is None else parts.shown(whole_text)
-    text = _joined_text(head, rest.prefix.text, known)
+    rest, told = (rest, False) if known is None else parts.without_echo(rest, known)
+    text = head.rstrip(REPLACEMENT) + rest.prefix.text if told else _joined_text(head, rest.prefix.text, known)
     if text == head and parts.withholds():
         text = head.rstrip(REPLACEMENT)
     stop = find_stop(text, stops_of(body), passed=parts.passed(), marks=parts.marks(), included=includes_stop(body))
@@ -195,9 +196,34 @@ class _Parts:
             return shown
         # A stream's text may lag behind its ids, or have gaps where it was cut before; but what it left out on purpose
         # stays out.
-        bare = _SPECIAL.sub("", shown)
-        hides = not shown.startswith(self.prefix.text) and bare.startswith(self.prefix.text)
-        return bare if hides else shown
+        text, bare = self.prefix.text, _SPECIAL.sub("", shown)
+        if self.format is not None or not shown.startswith(text):
+            return bare if bare.startswith(text) and not shown.startswith(text) else shown
+        # It lags by what may begin a stop string, or a character. More than that are marks.
+        behind, stops = shown[len(text) :], stops_of(self.body)
+        held = behind.rstrip(REPLACEMENT)
+        half = behind[len(held) :]
+        if len(held) >= max(map(len, stops), default=1):
+            held = _SPECIAL.sub("", held)
+        return text + (held if stops or not held.strip(REPLACEMENT) else "") + half
+
+    def without_echo(self, rest: Reading, whole: str) -> tuple[Reading, bool]:
+        """The rest whose text begins right after the last whole character of the prefix; False where nobody can tell.
+
+        After a prompt that ends inside a character, vLLM shows the end of the prompt once more before that character.
+        `whole` is the text of all ids as it is shown.
+        """
+        tail, stem = rest.prefix.text, self.shown(self.raw_text or "").rstrip(REPLACEMENT)
+        if tail.lstrip(REPLACEMENT) in whole:
+            return rest, False
+        chars = next((seen for _, seen in rest.steps if seen), 0)
+        # Where marks are not shown, what came first is compared alone.
+        for shown in (tail, tail[:chars]):
+            echoed = next((n for n in range(len(shown)) if whole.startswith(stem + shown[n:])), None)
+            if echoed is not None and shown[:echoed].strip(REPLACEMENT):
+                steps = tuple((count, max(seen - echoed, 0)) for count, seen in rest.steps)
+                return replace(rest, prefix=replace(rest.prefix, text=tail[echoed:]), steps=steps), True
+        return rest, False
 
     def shown(self, raw: str) -> str:
         """Text of ids as the rest's stream shows it."""

@@ -49,9 +49,10 @@ class Reading:
     """After each event with ids: how many ids and how many characters of text there were."""
 
 
-def finished(finish: str) -> Reading:
-    """A continuation of which nothing needs to be asked."""
-    return Reading(prefix=Prefix(ids=()), ended=True, finish=finish)
+def finished(finish: str, *, says_stop_reason: bool = False) -> Reading:
+    """A continuation of which nothing needs to be asked; of a server that `says_stop_reason` as it says it."""
+    extras = {"stop_reason": None} if says_stop_reason else {}
+    return Reading(prefix=Prefix(ids=()), ended=True, finish=finish, extras=extras)
 
 
 def read(route: str, chunks: Sequence[bytes]) -> Reading:

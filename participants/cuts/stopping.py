@@ -79,7 +79,11 @@ class StopWatch:
         """The body with which the rest is asked for."""
         # Before the least number of tokens only the backend knows which of them count.
         alone = self.begun and not body.get("min_tokens")
-        return {key: value for key, value in body.items() if not (alone and key == "stop")}
+        asked = {key: value for key, value in body.items() if not (alone and key == "stop")}
+        # Several tokens may come in one event, and only their log probabilities tell which of them completes a stop.
+        if self.begun and "prompt" in body and body.get("logprobs") is None:
+            asked["logprobs"] = 0
+        return asked
 
     def feed(self, chunk: bytes) -> bool:
         """Bytes of the rest's stream. True once the generation is to be ended."""
