@@ -142,12 +142,13 @@ async def test_a_cut_at_every_token_continues_the_same_inline_and_staged(rig: Ri
         assert prefix == whole.ids[: staged.count]
         assert k - 4 < staged.count <= k  # some bytes of a character may be kept back
         more = limits | ({"max_tokens": len(whole.ids) - staged.count} if limits else {})
-        inline = await rig.rest(whole.prompt + prefix, caller(k, 1), **more)
+        inline = await rig.rest(whole.prompt + prefix, caller(k, 1), continued_tokens=len(prefix), **more)
         by_key = await rig.rest(whole.prompt, caller(k, 2), staged=claim(staged), **more)
         assert prefix + inline == whole.ids
         assert by_key == inline
         one, two = list(rig.backend.calls.since(0))[-2:]
-        assert (one.prompt_sha256, one.generated) == (two.prompt_sha256, two.generated)
+        assert (one.prompt_sha256, one.continued) == (two.prompt_sha256, two.continued)
+        assert (one.continued, one.generated) == (len(prefix), two.generated)
 
 
 async def test_a_call_that_was_cut_twice_is_staged_whole_both_times(rig: Rig) -> None:
