@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from . import backend, checkpoints, collect, render
+from . import backend, checkpoints, collect, ledger, render
 from .exits import Exit
 
 app = typer.Typer(
@@ -18,6 +18,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(checkpoints.app, name="checkpoints")
+app.add_typer(ledger.app, name="ledger")
 backend.register(app)
 collect.register(app)
 

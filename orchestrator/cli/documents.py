@@ -9,6 +9,7 @@ from typing import Any
 from store import CheckpointId, Difference, Finding
 
 from .exits import Exit
+from .ledger_documents import LedgerCheck, LedgerList, LedgerRecords, LedgerRows, LedgerShown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,4 +252,6 @@ class Failure:
     exit: Exit
 
 
-Document = Listing | Shown | ShownRollout | Verified | Compared | Pruned | Copied | Failure
+Streamed = LedgerList | LedgerRows | LedgerRecords | LedgerCheck
+"""One of its fields is read while it is printed."""
+Document = Listing | Shown | ShownRollout | Verified | Compared | Pruned | Copied | LedgerShown | Streamed | Failure

@@ -32,7 +32,7 @@ class Exit(IntEnum):
     REFUSED = 2
     """Wrong usage, or a request that is refused."""
     NOTHING = 3
-    """No store, or no such checkpoint or rollout."""
+    """No store or ledger, or no such checkpoint or rollout."""
     FAILED = 4
     """The store could not be asked, or did not do what it was asked: unreachable, denied, full, or unknown."""
     BUG = 70

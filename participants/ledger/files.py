@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
-from store import Life
+from store import InvalidName, Life
 
 from ..errors import Code, ParticipantError
 
@@ -29,6 +29,7 @@ LOCK_TIMEOUT_S = 30.0
 """How long a batch waits for another process's batch on one lock."""
 LOCK_RETRY_S = 0.002
 _NEW = ".new"
+_SHARD = re.compile(r"[0-9a-f]{2}")
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME = re.compile(r"(0|[1-9][0-9]{0,17})\.(0|[1-9][0-9]{0,17})\.(0|[1-9][0-9]{0,17})\.ledger\.jsonl")
 
@@ -189,6 +190,19 @@ class Layout:
         matches = [match for name in self._disk.names(folder) if (match := _NAME.fullmatch(name))]
         found = [Life(rollout_id, *(int(number) for number in match.groups())) for match in matches]
         return sorted(found, key=lambda life: (life.epoch, life.n))
+
+    def rollouts(self) -> list[str]:
+        """The rollouts that have a folder, in the order of their names; other names are not ours."""
+        found: list[str] = []
+        for shard in filter(_SHARD.fullmatch, self._disk.names(self.root)):
+            found += (name for name in self._disk.names(f"{self.root}/{shard}") if self._is_ours(shard, name))
+        return sorted(found)
+
+    def _is_ours(self, shard: str, name: str) -> bool:
+        try:
+            return self.place(Life(name, 0, 0, 0)).shard == f"{self.root}/{shard}"
+        except InvalidName:
+            return False
 
     def make_root(self) -> None:
         """The root and the folder of its locks."""

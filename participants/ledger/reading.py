@@ -35,6 +35,14 @@ class Manifest:
     damage: str
     """Why its rows cannot be trusted, where that is so."""
 
+    @classmethod
+    def of(cls, life: Life, found: Found) -> "Manifest":
+        """Of what is in the file of a life."""
+        return cls(
+            str(CaptureKey.of(life)), str(life), found.source, tuple(found.origins), found.tail.count, found.carried,
+            len(found.own_records), found.tail.chain, found.good, tuple(found.frozen.values()), found.end, found.damage,
+        )  # fmt: skip
+
     def to_json(self) -> dict[str, Any]:
         """JSON values."""
         return asdict(self)
@@ -48,22 +56,27 @@ class Reader:
         self._layout = layout
         self._disk = disk
 
+    def rollouts(self) -> list[str]:
+        """The rollouts that may have a ledger, in the order of their names."""
+        with translated("the ledgers"):
+            return self._layout.rollouts()
+
     def lives(self, key: CaptureKey) -> list[Life]:
         """The lives with a ledger that a key may name, oldest first."""
-        with translated(key):
-            return [life for life in self._layout.lives(key.rollout_id) if life.attempt == key.attempt]
+        return [life for life in self.lives_of(key.rollout_id) if life.attempt == key.attempt]
+
+    def lives_of(self, rollout_id: str) -> list[Life]:
+        """The lives of a rollout that have a ledger, oldest first."""
+        with translated(rollout_id):
+            return self._layout.lives(rollout_id)
 
     def manifest(self, life: Life) -> Manifest:
         """Of one life."""
-        found = self._scan(life)
-        return Manifest(
-            str(CaptureKey.of(life)), str(life), found.source, tuple(found.origins), found.tail.count, found.carried,
-            len(found.own_records), found.tail.chain, found.good, tuple(found.frozen.values()), found.end, found.damage,
-        )  # fmt: skip
+        return Manifest.of(life, self.whole(life)[1])
 
     def row_lines(self, life: Life, version: str = "") -> list[bytes]:
         """The rows of one life as lines without their ends."""
-        found = self._scan(life)
+        found = self.whole(life)[1]
         if found.damage:
             raise ParticipantError(Code.CORRUPT_CHECKPOINT, f"the ledger of {life} is damaged: {found.damage}")
         if not version:
@@ -75,7 +88,7 @@ class Reader:
     def record_lines(self, life: Life) -> list[bytes]:
         """The complete records of one life as lines without their ends, each of them whole."""
         place = self._layout.place(life)
-        digests = self._scan(life).own_records  # First: a record is there before its row is.
+        digests = self.whole(life)[1].own_records  # First: a record is there before its row is.
         with translated(life):
             lines = good_records(self._disk.read(place.records) or b"", digests)
         if len(lines) < len(digests):
@@ -84,12 +97,13 @@ class Reader:
             )
         return lines
 
-    def _scan(self, life: Life) -> Found:
+    def whole(self, life: Life) -> tuple[bytes, Found]:
+        """The file of a life, and what is in it. Raises `invalid_request` where there is none."""
         with translated(life):
             data = self._disk.read(self._layout.place(life).ledger)
         if data is None:
             raise ParticipantError(Code.INVALID_REQUEST, f"the ledger of {life} was deleted")
         found = scan(data)
-        if found.life != life and not found.damage:
+        if found.life not in (life, None) and not found.damage:  # A torn first line is no damage: nothing has begun.
             found.damage = f"the file is of {found.life}"
-        return found
+        return data, found

@@ -7,7 +7,8 @@ import pytest
 
 from orchestrator.cli.documents import Copied, Document, Listing, Row
 from orchestrator.cli.jsonout import plain, to_json
-from orchestrator.cli.render import age, amount, count, names, print_document, safe
+from orchestrator.cli.render import print_document
+from orchestrator.cli.words import age, amount, count, names, safe
 from store import CheckpointId
 
 pytestmark = pytest.mark.unit

@@ -44,7 +44,9 @@ def test_an_interrupt_while_the_program_starts_is_one_line(module: str) -> None:
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "midflight: interrupted\n")
 
 
-@pytest.mark.parametrize("arguments", [("--version",), ("checkpoints", "--help"), ("checkpoints", "list", "nowhere")])
+@pytest.mark.parametrize(
+    "arguments", [("--version",), ("checkpoints", "--help"), ("ledger", "--help"), ("checkpoints", "list", "nowhere")]
+)
 def test_no_command_imports_what_it_does_not_use(arguments: tuple[str, ...]) -> None:
     """Neither participants nor the collection run nor a cloud library."""
     imported = set(python(WATCHED_IMPORTS, *arguments).stderr.split())
