@@ -122,7 +122,10 @@ class Proxies:
     def fresh(self) -> ModelServer:
         """One that knows nothing."""
         return ModelServer(
-            self._endpoint, cuts=LazyCapabilities(self._endpoint, self._model, known=self._known), model=self._model
+            self._endpoint,
+            cuts=LazyCapabilities(self._endpoint, self._model, known=self._known),
+            model=self._model,
+            staging=self._endpoint if self._known.staging else None,
         )
 
     async def uncut(self, ask: Ask) -> dict[str, Any]:
@@ -162,6 +165,7 @@ class Proxies:
             async def call() -> None:
                 request = Request(route=ask.route, body=dict(ask.body), life=life, call=CALL)
                 await _read(ask.route, await server.handle(request))
+                halt.reached.set()  # Whole before it could be held.
 
             group.start_soon(call)
             await halt.reached.wait()

@@ -114,9 +114,10 @@ def asks(text: str, tokens: int, known: Capabilities) -> dict[str, Ask]:
         "completions, logprobs": Ask(COMPLETIONS, {**completion, "logprobs": 2}),
         "completions, min_tokens": Ask(COMPLETIONS, {**completion, "min_tokens": tokens // 2}),
         "responses": Ask(RESPONSES, response),
-        "responses, logprobs": Ask(RESPONSES, {**response, **scored}),
         "responses, tools": Ask(RESPONSES, {**response, "input": task, "tools": flat, "max_output_tokens": 4 * tokens}),
     }
+    if RESPONSES in known.ids_routes:  # Without ids all of it is made anew, and vLLM's streams lack some of these.
+        found["responses, logprobs"] = Ask(RESPONSES, {**response, **scored})
     return {name: _naming_ids(ask, known) for name, ask in found.items() if ask.route in known.routes}
 
 

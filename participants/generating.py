@@ -30,6 +30,7 @@ from .cuts import (
     plan,
     watch,
 )
+from .cuts.features import ranks_of
 from .data import Reply, Request
 from .errors import Code, ParticipantError
 from .flights import Flight
@@ -133,11 +134,18 @@ class Generator:
         """One whole generation. Raises ParticipantError; what had come is in the flight then."""
         capabilities = await self.capabilities()
         route = flight.request.route
-        if not capabilities.streams or route not in capabilities.routes:
+        if not capabilities.streams or route not in capabilities.routes or self._loses_scores(flight.request):
             made = await self._upstream.complete(route, self.asked(flight.request), flight.request.life)
             self._noted(NO_PREFIX)
             return Made(reply=checked(route, made))
         return await self._streamed(flight)
+
+    def _loses_scores(self, request: Request) -> bool:
+        """Whether a stream would say less than a whole reply, and without ids no prefix that could be continued.
+
+        vLLM's streams of Responses leave out log probabilities of tokens that show no text.
+        """
+        return request.route not in self.known.ids_routes and ranks_of(request.route, request.body) is not None
 
     async def _streamed(self, flight: Flight) -> Made:
         breaks, had = 0, 0
