@@ -162,7 +162,7 @@ class Generator:
                 had = here
 
     async def _once(self, flight: Flight) -> Made:
-        prefix = await self._whole_prefix(flight)
+        prefix = await self.whole_prefix(flight)
         if prefix is not None:
             decision = self.decide(flight.request, prefix)
             made = await self._continued(flight, prefix, decision) if isinstance(decision, Continue) else decision
@@ -172,7 +172,7 @@ class Generator:
         flight.start_over()
         return await self._fresh(flight)
 
-    async def _whole_prefix(self, flight: Flight) -> Prefix | None:
+    async def whole_prefix(self, flight: Flight) -> Prefix | None:
         """The prefix with its ids, wherever they are; without them where the worker does not give them any more."""
         prefix, request = flight.prefix(), flight.request
         if prefix is None or prefix.staged is None or prefix.ids is not None or self.staged is None:

@@ -284,9 +284,13 @@ class ModelServer(Holder[ModelState]):
             if kept is not None and request.call is not None:
                 stack.callback(_forget_unfinished, held, request.call, kept)
             flight = stack.enter_context(self._flying(held, request))
-            begun = flight.prefix()
-            if begun is not None and isinstance(self.generator.decide(request, begun), Continue):
-                return await self._continue_stream(held, flight, kept)
+            with self.working(held):
+                begun = await self.generator.whole_prefix(flight)
+            if begun is not None:
+                decision = self.generator.decide(request, begun)
+                if isinstance(decision, Continue):
+                    return await self._continue_stream(held, flight, kept)
+                self.generator.give_up(decision, begun)
             flight.start_over()
             with self.working(held):
                 body = self.generator.asked_stream(request)
