@@ -99,9 +99,9 @@ class Generator:
         self.tokens: Counter[str] = Counter()
         """`continued`: taken over from cuts. `regenerated`: of prefixes that were generated anew."""
 
-    async def capabilities(self) -> Capabilities:
-        """What the backend can do; probes it if that is due."""
-        return NOTHING if self._cuts is None else await self._cuts.ensure()
+    async def capabilities(self, patience_s: float | None = None) -> Capabilities:
+        """What the backend can do; probes it if that is due, and waits so long for a probe that goes on."""
+        return NOTHING if self._cuts is None else await self._cuts.ensure(patience_s)
 
     @property
     def known(self) -> Capabilities:
@@ -132,7 +132,7 @@ class Generator:
 
     async def make(self, flight: Flight) -> Made:
         """One whole generation. Raises ParticipantError; what had come is in the flight then."""
-        capabilities = await self.capabilities()
+        capabilities = self.known
         route = flight.request.route
         if not capabilities.streams or route not in capabilities.routes or self._loses_scores(flight.request):
             made = await self._upstream.complete(route, self.asked(flight.request), flight.request.life)

@@ -45,6 +45,8 @@ from .wire import Modes
 
 ROUTES = frozenset({"/v1/responses", "/v1/chat/completions", "/v1/completions"})
 MODELS = "/v1/models"
+PROBE_PATIENCE_S = 2.0
+"""How long a new generation waits while the backend is being probed; then it cannot be cut, and goes on."""
 
 
 @dataclass(slots=True, eq=False)
@@ -160,6 +162,8 @@ class ModelServer(Holder[ModelState]):
             return await self._uncaptured(request)
         held = await self.enter(request.life, creates=True)
         await self._capture.begin(request.life, held.state.captured)
+        with self.working(held):  # A cut is worth waiting for; what begins is not held up by a slow probe.
+            await self.generator.capabilities(None if held.state.cuts else PROBE_PATIENCE_S)
         inside_wait = bool(request.call and request.call.parent)
         if not inside_wait:
             with self.working(held):

@@ -15,10 +15,12 @@ Sources, by document name:
          `/detokenize` takes `tokens` and gives `prompt`.
     [V4] vLLM, SamplingParams: presence and frequency penalties look at generated text alone, and a seeded request
          draws from a generator of its own that starts with it. So a cut changes both.
-    [V5] Measured for this project: vLLM 0.32 on CPU in float32, cut and continued from ids, greedy: 36 of 36 equal
-         alone, 24 of 24 with 8 at once, log probabilities within 5e-6.
+    [V5] Measured for this project by `bench.exactness` on vLLM 0.32 on CPU in float32, greedy: every cut equal, alone
+         and 8 at once (docs/servers.md). Seen there besides: streams of Responses name no ids, and lack log
+         probabilities of tokens that show no text; `stop_reason` in the choices; the id of the end comes with the
+         reason, in one event; several tokens may come in one event; a closed connection ends the generation in 0.05 s.
     [V6] vLLM, issue 54443 and pull request 49040: the version of the weights is asked for at `GET /weight_info`
-         (development mode); the chunks of its OpenAI routes do not name it.
+         (development mode; 404 without it); the chunks of its OpenAI routes do not name it, as seen in 0.32.
     [S1] SGLang, pull request 30917: `return_token_ids` on completions, streamed and not, and on chat only without a
          stream; with one it is refused: "return_token_ids is not supported with streaming on /v1/chat/completions".
     [S2] SGLang, entrypoints/openai/serving_completions.py: a prompt may be a list of ids; `metadata.weight_version`

@@ -40,12 +40,16 @@ class LazyCapabilities:
         """What is known, without waiting; NOTHING before a probe has reached somebody."""
         return self._probed.capabilities
 
-    async def ensure(self) -> Capabilities:
-        """What the endpoint can do; probes if that is due, and waits for a probe in progress. Never raises."""
+    async def ensure(self, patience_s: float | None = None) -> Capabilities:
+        """What the endpoint can do; probes if that is due. Never raises.
+
+        For a probe of somebody else's no longer than `patience_s` is waited; then what is known counts.
+        """
         if self._due:
-            async with self._lock:
-                if self._due:
-                    await self._probe()
+            with anyio.move_on_after(patience_s if self._lock.locked() else None):
+                async with self._lock:
+                    if self._due:
+                        await self._probe()
         return self.now
 
     async def refresh(self) -> Probed:

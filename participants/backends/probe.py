@@ -71,7 +71,7 @@ async def probe(
 
 
 class _Probe:
-    """One probe: asks one thing after the other, and keeps what later questions need."""
+    """One probe: keeps what later questions need."""
 
     def __init__(self, endpoint: Asks, model: str) -> None:
         self._endpoint = endpoint
@@ -87,11 +87,16 @@ class _Probe:
         await self._models(kind)
         if not self.reached:
             return
+        async with anyio.create_task_group() as group:  # At once: whoever waits for it waits for three calls in a row.
+            for questions in (self._prompted, self._chat, self._responses, self._staging):
+                group.start_soon(questions)
+
+    async def _prompted(self) -> None:
         await self._completions()
         await self._tokens()
         await self._cut()
-        await self._chat()
-        await self._responses()
+
+    async def _staging(self) -> None:
         self.seen.staging = (await self._get(ask.STAGING)).ok
 
     async def _models(self, kind: str) -> None:

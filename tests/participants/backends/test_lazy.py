@@ -95,3 +95,22 @@ async def test_what_is_said_to_be_known_is_not_probed() -> None:
     desk, known = Desk(alive=True), Capabilities(kind="sglang")
     lazy = LazyCapabilities(desk, known=known)
     assert (await lazy.ensure(), lazy.now, desk.probes) == (known, known, 0)
+
+
+async def test_a_slow_probe_holds_up_only_those_who_need_it() -> None:
+    """Who has patience goes on with what is known; the probe itself goes on, and so does who waits for it."""
+    desk = Desk(alive=True)
+    desk.pause = anyio.Event()
+    lazy, found = LazyCapabilities(desk), []
+
+    async def caller(patience_s: float | None) -> None:
+        found.append((await lazy.ensure(patience_s)).context_length)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(caller, 0.01)
+        await anyio.wait_all_tasks_blocked()
+        group.start_soon(caller, None)
+        await caller(0.01)
+        assert found == [None]
+        desk.pause.set()
+    assert (found, desk.probes) == ([None, 7, 7], 1)
