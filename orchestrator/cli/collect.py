@@ -45,6 +45,7 @@ def command(
         accept=tuple(accept or ()),
         retry_failed=retry_failed,
         console=console if is_terminal() and not as_json else None,
+        file=config,
     )
     ending = Ending()
     ending.install()

@@ -47,6 +47,13 @@ class StoreGone(ConfigError):
         )
 
 
+class BadPlace(ConfigError):
+    """The run would write where it must not, or cannot."""
+
+    def __init__(self, what: str, place: str, why: str) -> None:
+        super().__init__(f"{what}: {place} {why}. Name another place; nothing was changed")
+
+
 class Table(BaseModel):
     """Base of the tables."""
 

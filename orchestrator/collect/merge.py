@@ -12,6 +12,7 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import unquote_to_bytes
 
 import anyio
 import anyio.to_thread
@@ -25,7 +26,7 @@ from .segments import Kept, Segments
 WINDOW = 256
 """Rows in memory at once."""
 READS_AT_ONCE = 16
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def failures_url(url: str) -> str:
@@ -77,10 +78,13 @@ async def _public(segments: Segments, kept: Kept, rollout: Rollout) -> bytes:
 
 
 def local_path(url: str) -> Path | None:
-    """The path of a local output; None for one in an object store."""
-    if url.startswith("file://"):
-        return Path(url.removeprefix("file://"))
-    return None if "://" in url else Path(url)
+    """The path of a local output, as the store reads its URL; None for one in an object store."""
+    if "://" not in url:
+        return Path(url)
+    scheme, _, rest = url.partition("://")
+    if scheme.lower() not in ("file", "local"):
+        return None
+    return Path(os.fsdecode(unquote_to_bytes(rest.removeprefix("localhost"))))
 
 
 async def _write(url: str, pieces: AsyncIterator[bytes]) -> None:
@@ -95,7 +99,7 @@ async def _write(url: str, pieces: AsyncIterator[bytes]) -> None:
 
 
 def _merge_failed(url: str, error: OSError) -> BackendError:
-    kind: type[BackendError] = NoSpace if error.errno in _FULL else IOFailed
+    kind: type[BackendError] = NoSpace if error.errno in FULL else IOFailed
     return kind("merge", url, str(error), hint="The rows are safe in the segments; run the same command again")
 
 
@@ -107,7 +111,7 @@ async def _remove(url: str) -> None:
             await backend.delete([name])
         return
     try:
-        for gone in (path, _partial(path)):
+        for gone in (path, partial_path(path)):
             await anyio.Path(gone).unlink(missing_ok=True)
     except OSError as error:
         raise _merge_failed(url, error) from error
@@ -115,7 +119,7 @@ async def _remove(url: str) -> None:
 
 async def _write_file(path: Path, pieces: AsyncIterator[bytes]) -> None:
     """The file appears whole and durable, in place of any other."""
-    partial = _partial(path)
+    partial = partial_path(path)
     file = await anyio.open_file(partial, "wb")
     try:
         async for data in pieces:
@@ -131,7 +135,7 @@ async def _write_file(path: Path, pieces: AsyncIterator[bytes]) -> None:
     await anyio.to_thread.run_sync(_replace, partial, path)
 
 
-def _partial(path: Path) -> Path:
+def partial_path(path: Path) -> Path:
     """Of one name, so that a merge that was killed leaves nothing that the next one does not replace."""
     return path.with_name(f".{path.name}.merging.tmp")
 

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -33,6 +34,7 @@ from .endpoint import Endpoint
 from .fingerprint import fingerprint
 from .ledger import RunLedger
 from .merge import write_output
+from .places import check_places, try_places
 from .progress import report_progress
 from .rows import Rollout, load_rollouts
 from .segments import ROWS_ONLY, Header, Kept, Segments, Writer, count_failures, final_lines, open_segments
@@ -54,6 +56,8 @@ class Options:
     """Try again what has failed for good."""
     console: Console | None = None
     """Where a live table is shown, if one is."""
+    file: Path | None = None
+    """That of the configuration, which the run must not replace."""
 
     @property
     def wishes(self) -> Wishes:
@@ -149,6 +153,7 @@ async def collect(
         async with _bare_errors(), AsyncExitStack() as stack:
             rollouts = await anyio.to_thread.run_sync(load_rollouts, config)
             fields = await anyio.to_thread.run_sync(fingerprint, config, rollouts)
+            await anyio.to_thread.run_sync(check_places, config, options.file)
             parts = await stack.enter_async_context(make_parts(config, upstream, partial(_tell_endpoint, config, emit)))
             store, segments = await _open_storage(stack, config, options, segments)
             run = _Run(config, options, emit, rollouts, fields, segments, store, ending=ending, summary=summary)
@@ -181,6 +186,7 @@ async def _open_storage(
     if segments is None:
         segments = await open_segments(config.run.output, ROWS_ONLY, single_writer=table.single_writer)
         stack.push_async_callback(segments.aclose)
+        await anyio.to_thread.run_sync(try_places, config.run.output)
     if not table.enabled:
         return None, segments
     if not options.fresh:
