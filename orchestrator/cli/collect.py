@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -34,7 +35,18 @@ def command(
     # Here and not above: no other command waits until the collection run and its participants are imported.
     from rich.console import Console
 
-    from ..collect import ConfigError, Ending, Options, collect, is_terminal, json_events, load_config, plain_events
+    from ..collect import (
+        ConfigError,
+        Ending,
+        Options,
+        collect,
+        is_terminal,
+        json_events,
+        load_config,
+        plain_events,
+        print_plainly,
+        tracebacks_shown,
+    )
     from ..errors import CoordinationError
 
     console = Console(stderr=True)
@@ -52,10 +64,11 @@ def command(
     gc.set_threshold(*GC_THRESHOLD)
     sys.path.insert(0, str(config.resolve().parent))  # Servers of one's own may stand beside the configuration.
     try:
-        summary = anyio.run(collect, load_config(config), options, emit, None, None, ending)
+        with tracebacks_shown(partial(print_plainly, console)):
+            summary = anyio.run(collect, load_config(config), options, emit, None, None, ending)
     except (ConfigError, StoreError, CoordinationError) as error:
         code = _code_of(error)
-        console.print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        print_plainly(console, f"error: {error}", "red")
         if as_json:
             emit("failed", {"error": type(error).__name__, "message": str(error), "exit_code": int(code)})
         raise typer.Exit(code) from error

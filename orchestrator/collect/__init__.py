@@ -5,10 +5,11 @@ from .collector import Collector, Emit
 from .config import Config, ConfigError, load_config
 from .ending import Ending
 from .ledger import RunLedger
-from .progress import is_terminal, json_events, plain_events
+from .progress import is_terminal, json_events, plain_events, print_plainly
 from .rows import Rollout, load_rollouts, plan_rollouts
 from .run import EXIT_FENCED, Options, Summary, collect
 from .segments import AnotherWriter, Line, Segments, open_segments
+from .tracebacks import tracebacks_shown
 from .world import World, open_world
 
 __all__ = [
@@ -36,4 +37,6 @@ __all__ = [
     "open_world",
     "plain_events",
     "plan_rollouts",
+    "print_plainly",
+    "tracebacks_shown",
 ]

@@ -47,11 +47,16 @@ def plain_events(console: Console) -> Emit:
             lines = [f"{name}: {facts['message']}"]
         else:
             lines = [f"{name}: " + ", ".join(f"{key} {_short(value)}" for key, value in facts.items())]
-        with suppress(OSError, ValueError, SystemExit):  # The last is what rich makes of a reader that went away.
-            for line in lines:
-                console.print(line, highlight=False, markup=False, soft_wrap=True)
+        for line in lines:
+            print_plainly(console, line)
 
     return emit
+
+
+def print_plainly(console: Console, text: str, style: str | None = None) -> None:
+    """Print text as it is. A reader may go away."""
+    with suppress(OSError, ValueError, SystemExit):  # The last is what rich makes of a reader that went away.
+        console.print(text, style=style, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def summary_lines(facts: Mapping[str, Any]) -> list[str]:
