@@ -121,6 +121,12 @@ class ModelTable(Table):
     """Added to every request, such as temperature."""
     retry_for_s: Seconds = 120.0
     """How long a call is tried again while the endpoint cannot be reached or answers 429 or 5xx."""
+    first_token_timeout_s: Seconds = 900.0
+    """How long a streamed call waits for its first bytes."""
+    idle_timeout_s: Seconds = 300.0
+    """And for each of those after them."""
+    timeout_s: Seconds = 3600.0
+    """Of one call as a whole."""
 
     cuts: bool = True
     """With checkpoints on: keep what has been generated of calls in flight, and continue it where the endpoint can."""

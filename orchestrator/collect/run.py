@@ -298,7 +298,7 @@ async def _until_done(run: _Run, collector: Collector) -> bool:
             group.start_soon(run.checkpoints.run)
             group.start_soon(_take_when_wished, wishes, run.checkpoints)
         if run.endpoint is not None:
-            group.start_soon(run.endpoint.probe)
+            group.start_soon(run.endpoint.watch)
         with run.ending.stopping_by(stop.set, within_s), run.ending.checkpointing_by(partial(_ask, wish)):
             async with report_progress(collector, run.checkpoints, run.emit, run.options.console):
                 await collector.run()
