@@ -99,12 +99,22 @@ async def _prepare(fleet: Fleet, round_: CheckpointId, timeout_s: float, lease_s
 
 
 async def commit(
-    fleet: Fleet, round_: CheckpointId, scope: Sequence[Life], parent: Ref | None, *, timeout_s: float
+    fleet: Fleet,
+    round_: CheckpointId,
+    scope: Sequence[Life],
+    parent: Ref | None,
+    *,
+    timeout_s: float,
+    left_out: Sequence[Life] = (),
 ) -> list[Committed]:
-    """Let every participant write the scope's records. Raises CommitFailed and TalliesDiffer."""
+    """Let every participant write the scope's records. Raises CommitFailed and TalliesDiffer.
+
+    `left_out` are restarts and dropped: who has a dispatched, undelivered life that stands nowhere refuses.
+    """
+    lives: dict[str, Any] = {"scope": tuple(scope), "left_out": tuple(left_out)}
 
     def message(member: Member) -> Commit:
-        return Commit(**fleet.envelope(member), round=round_, scope=tuple(scope), parent=parent)
+        return Commit(**fleet.envelope(member), round=round_, parent=parent, **lives)
 
     outcomes = await ask_all(fleet.members, message, Committed, timeout_s=timeout_s)
     answers = _all_or(CommitFailed, outcomes)

@@ -89,6 +89,16 @@ class Round:
             "tags": tags,
         }
 
+    @property
+    def restarts(self) -> frozenset[Life]:
+        """The lives that participants cannot capture: they start over, and belong into `take(restarts=...)`."""
+        return self.standstill.restarts
+
+    @property
+    def left_out(self) -> list[Life]:
+        """What was dispatched and is not in the scope, as the block has said it."""
+        return [*self.taken["restarts"], *self.taken["dropped"]]
+
     def draft(self, participants: Sequence[ParticipantRef]) -> Draft:
         """What is to be published."""
         parent = self.parent.checkpoint if self.parent else None
@@ -117,7 +127,8 @@ async def checkpoint(
         yield opened
         if opened.scope is None:
             raise ControlFailed({"controller": "the block took no scope; call take()"})
-        answers = await commit(fleet, round_id, opened.scope, opened.parent, timeout_s=limits.commit_timeout_s)
+        sets: dict[str, Any] = {"scope": opened.scope, "left_out": opened.left_out}
+        answers = await commit(fleet, round_id, parent=opened.parent, timeout_s=limits.commit_timeout_s, **sets)
         await renew(fleet, round_id, lease_s=limits.lease_s)
     except BaseException:
         with anyio.CancelScope(shield=True):

@@ -40,6 +40,7 @@ class Agent(Holder[Session]):
     """Base of all agents; kind `agent`."""
 
     kind = "agent"
+    dispatches = True
     modes = Modes(checkpoint_mode="exported")
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -240,6 +241,10 @@ class Agent(Holder[Session]):
         """Lives of an agent, or of a resources server under its own `/run`, that cannot be captured."""
         every = self.modes.checkpoint_mode == "restart"
         return [held.life for held in self._held.values() if every or _is_restart(held.state.episode)]
+
+    def is_episode(self, state: Session) -> bool:
+        """Under its own `/run` the agent owns the episode; else its environment does."""
+        return state.episode is not None
 
     def new_state(self, life: Any) -> Session:
         """No session yet."""

@@ -141,7 +141,8 @@ class Book:
         """Begin to commit, or give the answer that was given before."""
         self.check_round(call)
         if self.committed is not None:
-            if self.committed[0].scope != call.scope or self.committed[0].parent != call.parent:
+            before = self.committed[0]
+            if (before.scope, before.parent, before.left_out) != (call.scope, call.parent, call.left_out):
                 raise ParticipantError(Code.CHECKPOINT_CONFLICT, f"round {self.round} committed another scope")
             return self.committed[1]
         advance(self.phase, Event.COMMIT)

@@ -57,6 +57,7 @@ class EnvironmentServer(Holder[_State]):
     """Runs episodes over an agent and a resources server."""
 
     kind = "environment"
+    dispatches = True
     modes = Modes(checkpoint_mode="exported")
 
     def __init__(
@@ -176,6 +177,10 @@ class EnvironmentServer(Holder[_State]):
     def new_state(self, life: Life) -> _State:
         """No episode yet."""
         return _State()
+
+    def is_episode(self, state: _State) -> bool:
+        """Every life that is here was dispatched here."""
+        return True
 
     def restarts(self) -> list[Life]:
         """Episodes whose resources server cannot export them."""

@@ -96,6 +96,8 @@ class Holder(ABC, Generic[State]):
     modes = Modes()
     pins = False
     """Whether a commit has to `pin` anything."""
+    dispatches = False
+    """Whether episodes begin here, so that a commit must say of each one where it stands."""
 
     def __init__(self, name: str = "main", *, gate: Gate | None = None) -> None:
         """`name` is the participant's, a lower-case name."""
@@ -364,6 +366,26 @@ class Holder(ABC, Generic[State]):
     async def release(self, run: str, standing: Collection[CheckpointId], now: CheckpointId) -> None:
         """Nothing to let go of by default."""
 
+    async def unnamed(self, named: Collection[Life]) -> list[Life]:
+        """What was dispatched here, whose result nobody has for good, and which is not among `named`.
+
+        A restored record counts as named also by the life that is to continue it.
+        """
+        if not self.dispatches:
+            return []
+        live = [h.life async for h in in_turns(list(self._held.values())) if h.life not in named and self._owes(h)]
+        following = {(life.rollout_id, life.attempt - 1) for life in named} if self._brought else set()
+        left = [b.record async for b in in_turns(list(self._brought.values())) if b.record.life not in named]
+        left = [record for record in left if (record.life.rollout_id, record.life.attempt) not in following]
+        return live + [r.life async for r in in_turns(left) if self.is_episode(self.import_state(_state_of(r)))]
+
+    def _owes(self, held: Held[State]) -> bool:
+        return not held.stopped and self.is_episode(held.state)
+
+    def is_episode(self, state: State) -> bool:
+        """Whether a state is that of an episode that was dispatched here; asked only of what `dispatches`."""
+        return False
+
     def check_export(self) -> None:
         """Nothing to refuse by default."""
 
@@ -452,6 +474,10 @@ class Holder(ABC, Generic[State]):
 
 
 NOTHING = Sum()
+
+
+def _state_of(record: RawRecord) -> Any:
+    return record.parse().payload["state"]
 
 
 def _tally(peer: str, total: Sum) -> PairTally:

@@ -61,6 +61,9 @@ class Owner(Protocol):
     def raise_floor(self, floor: Floor) -> None:
         """End everything below the floor, and forget its fences."""
 
+    async def unnamed(self, named: Collection[Life]) -> Sequence[Life]:
+        """What was dispatched here, whose result nobody has for good, and which is not among `named`."""
+
     def check_export(self) -> None:
         """Refuse a commit that cannot be exact now, as while a model call inside a waited-for step is in flight."""
 

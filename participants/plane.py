@@ -7,11 +7,12 @@ Crash points: this process holds nothing durable of its own. A commit that died 
 one that counts only if the controller publishes it.
 """
 
+import heapq
 import logging
 import secrets
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -64,6 +65,7 @@ from .wire import (
 )
 
 MAX_REPORTED_BLOCKERS = 20
+MAX_NAMED_LIVES = 20
 MAX_KEPT_ERRORS = 10
 STOP_TIMEOUT_S = 5.0
 """How long an abort waits for work that does not listen, such as a thread that hangs in a file system."""
@@ -208,8 +210,22 @@ class ControlPlane:
                     self.book.commit_ended(call, answer)
             return answer
 
+    async def _check_sets(self, call: Commit, scope: frozenset[Life]) -> None:
+        """Every life that was dispatched here and is not acknowledged is in exactly one of scope and left out."""
+        twice = scope.intersection(call.left_out) or _repeated(call.scope, scope) or _repeated(call.left_out)
+        if twice:
+            message = f"{len(twice)} lives stand twice in scope, restarts and dropped, such as {min(twice)}"
+            raise ParticipantError(Code.SCOPE_MISMATCH, message, _named(twice))
+        if unnamed := await self._owner.unnamed(scope.union(call.left_out)):
+            message = (
+                f"{len(unnamed)} lives are dispatched and not acknowledged at {self._process}, and stand in none of "
+                f"scope, restarts and dropped, such as {min(unnamed)}"
+            )
+            raise ParticipantError(Code.SCOPE_MISMATCH, message, _named(unnamed))
+
     async def _write(self, call: Commit) -> Committed:
         scope = frozenset(call.scope)
+        await self._check_sets(call, scope)
         await self._owner.freeze(scope)  # Once more: a call inside a waited-for step may have changed something.
         self._check_restarts(scope)
         export = await self._owner.export(scope)
@@ -408,6 +424,17 @@ def _check_complete(checkpoint: Checkpoint, call: Stage) -> None:
     if call.participants is not None and (absent := sorted(named.difference(call.participants))):
         message = f"{checkpoint!r} has {', '.join(absent)}, and the fleet that restores it has not"
         raise ParticipantError(Code.SCOPE_MISMATCH, message, {"absent": absent})
+
+
+def _repeated(lives: Sequence[Life], distinct: Collection[Life] | None = None) -> set[Life]:
+    """Those that stand there more than once."""
+    if len(lives) == len(set(lives) if distinct is None else distinct):
+        return set()
+    return {life for life, times in Counter(lives).items() if times > 1}
+
+
+def _named(lives: Collection[Life]) -> dict[str, Any]:
+    return {"lives": [str(life) for life in heapq.nsmallest(MAX_NAMED_LIVES, lives)]}
 
 
 def _agreement(tally: PairTally) -> Agreement:

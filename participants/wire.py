@@ -110,6 +110,8 @@ class Commit(RoundCall):
     scope: tuple[LifeField, ...]
     parent: Ref | None
     """The head that this checkpoint continues."""
+    left_out: tuple[LifeField, ...] = ()
+    """Restarts and dropped: whoever has a dispatched, undelivered life that stands nowhere refuses."""
 
 
 class Renew(RoundCall):
