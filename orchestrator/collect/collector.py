@@ -6,7 +6,7 @@ ledger in one step. A failure is written like a row, and is final once a rollout
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 from participants import Code, ParticipantError, Result
 from store import Fenced, Life, Segment, StoreError
 
+from .asking import asked_row
 from .config import Config
 from .ledger import RunLedger
 from .rows import Rollout
@@ -121,7 +122,7 @@ class Collector:
 
     async def _start(self, life: Life, rollout: Rollout) -> None:
         try:
-            await self.world.environment.dispatch(life, self._with_parameters(rollout.row))
+            await self.world.environment.dispatch(life, asked_row(rollout.row, self._config.model))
         except (ParticipantError, StoreError) as error:
             await self._refused(life, error)
 
@@ -131,20 +132,6 @@ class Collector:
         if not await self._keep([Result(life=life, row=None, failure=_failure_of(error), active_s=0.0)]):
             self.ledger.start_over([life])
             self._scope.cancel()
-
-    def _with_parameters(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The row with what the configuration adds to its request; in a typed one that stands in `task_input`."""
-        typed = row.get("task_input") if "task_id" in row else None
-        if isinstance(typed, Mapping):
-            return {**row, "task_input": self._asking(typed)}
-        return self._asking(row)
-
-    def _asking(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        own = task.get("responses_create_params") or {}
-        if not isinstance(own, Mapping):
-            return dict(task)  # Its dispatch says what is wrong with it.
-        model = self._config.model
-        return {**task, "responses_create_params": {**model.parameters, **own, "model": model.model}}
 
     # Results
 

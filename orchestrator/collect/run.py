@@ -26,6 +26,7 @@ from rich.console import Console
 from participants import Upstream
 from store import DEFAULT_LIMITS, Controller, Limits, RootMissing, Store, claim, open_store
 
+from .asking import check_parameters
 from .checkpoints import Checkpoints
 from .collector import Collector, Emit
 from .config import CheckpointTable, Config
@@ -151,6 +152,7 @@ async def collect(
     told = False
     with anyio.CancelScope() as scope, ending.stopping_by(scope.cancel, close_s):
         async with _bare_errors(), AsyncExitStack() as stack:
+            check_parameters(config)
             rollouts = await anyio.to_thread.run_sync(load_rollouts, config)
             fields = await anyio.to_thread.run_sync(fingerprint, config, rollouts)
             await anyio.to_thread.run_sync(check_places, config, options.file)
