@@ -101,9 +101,9 @@ class MissingExtra(InvalidInput):
     """The library for a URL scheme is not installed."""
 
     def __init__(self, scheme: str, extra: str) -> None:
+        told = f"pip install 'midflight[{extra}]', or in a checkout pip install -e '.[{extra}]'"
         super().__init__(
-            f"{scheme}:// needs a library that is not installed",
-            hint=f"Install it with: pip install 'midflight[{extra}]'",
+            f"{scheme}:// needs a library that is not installed", hint=f"Install the extra {extra}: {told}"
         )
 
 

@@ -6,9 +6,9 @@ Relative paths are relative to the file. Credentials never stand in it: it names
 import json
 import os
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
 
 import orjson
@@ -251,8 +251,22 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place, said = ".".join(str(step) for step in first["loc"]) or "file", first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            said = f"there is no such key; there are {', '.join(_table_at(first['loc'][:-1]).model_fields)}"
         raise ConfigError(f"{path}: {place}: {said}") from error
     return _anchored(config, Path(path).resolve().parent)
+
+
+def _table_at(steps: Sequence[str | int]) -> type[Table]:
+    """The table that a place in the file is in."""
+    table: type[Table] = Config
+    for step in steps:
+        if (field := table.model_fields.get(str(step))) is None:
+            continue  # The name of one of several tables of one kind.
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, Table):
+                table = kind
+    return table
 
 
 def _anchored(config: Config, folder: Path) -> Config:

@@ -68,6 +68,8 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
         f"  this start: {facts['rows']} rows with {facts['tokens']} tokens, {facts['failures']} failures; "
         f"{_gone_on(facts)}, {facts['dropped']} dropped",
     ]
+    if facts["failed_for_good"]:
+        lines.append(f"  why they failed is in {facts['failures_file']}; --retry-failed tries them again")
     if every.get("continued", 0) > facts["continued"] or every.get("restarted", 0) > facts["restarted"]:
         lines.append(f"  all starts: {_gone_on(every)}")
     if facts["checkpoints"] or facts["failed_checkpoints"]:

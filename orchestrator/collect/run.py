@@ -34,7 +34,7 @@ from .ending import EXIT_STOPPED, LONGEST_CLOSE_S, Ending
 from .endpoint import Endpoint
 from .fingerprint import fingerprint
 from .ledger import RunLedger
-from .merge import write_output
+from .merge import failures_url, write_output
 from .places import check_places, try_places
 from .progress import report_progress
 from .rows import Rollout, load_rollouts
@@ -76,6 +76,8 @@ class Summary:
     done: int = 0
     """By this start and earlier ones."""
     failed_for_good: int = 0
+    failures_file: str = ""
+    """Where the failures stand, if some are for good."""
     found_done: int = 0
     """By earlier starts."""
     rows: int = 0
@@ -233,7 +235,7 @@ async def _collect(run: _Run, world: World) -> None:
     if run.store is not None and run.controller is not None and world.fleet is not None:
         table = run.config.checkpoint
         run.checkpoints = Checkpoints(table, collector, world.fleet, run.store, run.controller, run.fields)
-    _tell_start(run, ledger)
+    _tell_start(run, ledger, world)
     run.summary.found_done = len(ledger.done)
     try:
         stopped = await _until_done(run, collector)
@@ -270,11 +272,14 @@ def _without_failed(lines: list[Kept], wishes: Wishes) -> list[Kept]:
     return [line for line in lines if not line.failed] if wishes.retry_failed else lines
 
 
-def _tell_start(run: _Run, ledger: RunLedger) -> None:
+def _tell_start(run: _Run, ledger: RunLedger, world: World) -> None:
     counts = {"done": len(ledger.done), "restored": len(ledger.restored), "waiting": len(ledger.waiting)}
     run.emit("started", {"epoch": ledger.epoch, "rollouts": len(run.rollouts), **counts})
     for life, reason in ledger.dropped.items():
         run.emit("dropped", {"life": str(life), "reason": reason})
+    for role in world.undeclared() if run.store is not None else []:
+        message = f"{role} declares no checkpoint_mode: its episodes start over after a crash"
+        run.emit("restart_only", {"resources": role, "message": message})
 
 
 # Signals and the end
@@ -352,6 +357,7 @@ async def _finish(run: _Run, ledger: RunLedger, lines: list[Kept]) -> None:
     await write_output(run.config.run.output, run.segments, decided, [x for x in lines if x.failed], ledger.rollouts)
     summary.failed_for_good = sum(decided[r].failed for r in ledger.rollouts)
     summary.exit_code = EXIT_FAILURES if summary.failed_for_good else EXIT_FINE
+    summary.failures_file = failures_url(run.config.run.output) if summary.failed_for_good else ""
     await run.segments.remove(run.left)
     if run.checkpoints is not None:
         await run.checkpoints.sweep(older_than_s=time.monotonic() - run.began)

@@ -22,6 +22,8 @@ from store import (
     Backend,
     CheckpointConflict,
     CorruptCheckpoint,
+    InvalidInput,
+    Life,
     LocalBackend,
     NotFound,
     StoreError,
@@ -46,6 +48,17 @@ class AnotherWriter(StoreError):
         super().__init__(
             f"another collector writes {url}: {key} is there already, and not from this one",
             hint="Let one of them end; the same command then goes on from the rows of both",
+        )
+
+
+class CorruptSegment(CorruptCheckpoint):
+    """A chunk of the output is damaged. It is no part of a checkpoint, so none can take its place."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(url, reason)
+        self.hint = (
+            "Put this file back from a copy and run the same command again, or start anew with "
+            "--fresh: the rows of before do not count then"
         )
 
 
@@ -158,7 +171,7 @@ class Segments:
             data = await self.backend.get(_OWNER, max_bytes=_LARGEST_CHUNK)
         except NotFound:
             return None
-        return str(_fields(_OWNER, data).get("run"))
+        return str(_fields(self._url(_OWNER), data).get("run"))
 
     async def epochs(self) -> list[int]:
         """Epochs of this run that have a segment."""
@@ -173,7 +186,8 @@ class Segments:
             for data in chunks:
                 if data is None or (length is not None and found.length >= length):
                     return found
-                await anyio.to_thread.run_sync(_take_chunk, found, self.key(epoch, found.chunks), data)
+                key = self.key(epoch, found.chunks)
+                await anyio.to_thread.run_sync(_take_chunk, found, key, self._url(key), data)
         return found
 
     async def _read_ahead(self, epoch: int, first: int) -> list[bytes | None]:
@@ -194,7 +208,14 @@ class Segments:
     async def row(self, kept: Kept) -> Mapping[str, Any]:
         """The row of a line."""
         data = await self.backend.get_range(kept.key, kept.start, kept.size)
-        return _fields(kept.key, data)["row"]  # type: ignore[no-any-return]
+        row = _fields(self._url(kept.key), data).get("row")
+        if not isinstance(row, dict):
+            raise CorruptSegment(self._url(kept.key), "one of its lines has no row")
+        return row
+
+    def _url(self, key: str) -> str:
+        """Of an object, for people."""
+        return f"{self.backend.url}/{key}"
 
     async def leftovers(self) -> list[str]:
         """What is half written: by a start that was killed, or by one that lives. Only local disks show all of it."""
@@ -211,30 +232,37 @@ class Segments:
         await self.backend.aclose()
 
 
-def _take_chunk(found: Found, key: str, data: bytes) -> None:
+def _take_chunk(found: Found, key: str, url: str, data: bytes) -> None:
     start = 0
     for line in data.splitlines(keepends=True):
-        fields = _fields(key, line)
-        if "header" in fields:
-            header = fields["header"]
-            found.header = Header(header["fingerprint"], tuple(header["accepted"]), header["retry_failed"])
-            if found.header.retry_failed:
-                found.lines = [kept for kept in found.lines if not kept.failed]
-        else:
-            item = (fields["rollout_id"], fields["life"], fields["failed"], fields["final"])
-            found.lines.append(Kept(*item, key, start, len(line)))
+        try:
+            _take_line(found, key, _fields(url, line), start, len(line))
+        except (KeyError, TypeError, ValueError, InvalidInput) as error:
+            raise CorruptSegment(url, f"one of its lines is no row and no header: {error!r:.200}") from error
         start += len(line)
     found.length += len(data)
     found.chunks += 1
 
 
-def _fields(key: str, line: bytes) -> dict[str, Any]:
+def _take_line(found: Found, key: str, fields: Mapping[str, Any], start: int, size: int) -> None:
+    if "header" in fields:
+        header = fields["header"]
+        found.header = Header(dict(header["fingerprint"]), tuple(header["accepted"]), bool(header["retry_failed"]))
+        if found.header.retry_failed:
+            found.lines = [kept for kept in found.lines if not kept.failed]
+        return
+    Life.parse(fields["life"])
+    item = (str(fields["rollout_id"]), fields["life"], bool(fields["failed"]), bool(fields["final"]))
+    found.lines.append(Kept(*item, key, start, size))
+
+
+def _fields(url: str, line: bytes) -> dict[str, Any]:
     try:
         fields = orjson.loads(line)
     except ValueError as error:
-        raise CorruptCheckpoint(key, f"a row of the output is not JSON: {error}") from error
+        raise CorruptSegment(url, f"a row of the output is not JSON: {error}") from error
     if not isinstance(fields, dict):
-        raise CorruptCheckpoint(key, "a row of the output is not a JSON object")
+        raise CorruptSegment(url, "a row of the output is not a JSON object")
     return fields
 
 

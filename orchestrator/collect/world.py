@@ -73,6 +73,10 @@ class World:
         for holder in (self.environment, *self._others):
             await holder.retire([life], timeout_s)
 
+    def undeclared(self) -> list[str]:
+        """The resources servers whose class does not say what a checkpoint may do with their sessions."""
+        return [role for role, server in self.resources.items() if not _declares_mode(type(server))]
+
     def raise_floor(self, floor: Floor) -> None:
         """Forget the fences below the floor."""
         for holder in (self.environment, *self._others):
@@ -160,6 +164,11 @@ async def open_world(config: Config, store: Store | None, upstream: Upstream | N
 async def _control(stack: AsyncExitStack, holders: Sequence[Holder[Any]], store: Store) -> Fleet:
     planes = [await stack.enter_async_context(ControlPlane(holder, store).run()) for holder in holders]
     return await discover([LocalLink(plane) for plane in planes], store.run_id)
+
+
+def _declares_mode(server: type[ResourcesServer]) -> bool:
+    own = server.__mro__[: server.__mro__.index(ResourcesServer)]
+    return any("checkpoint_mode" in vars(one) for one in own) or server.checkpoint_mode != "restart"
 
 
 def _load_all(config: Config) -> dict[str, ResourcesServer]:

@@ -131,4 +131,7 @@ def _package() -> Any:
     try:
         return importlib.import_module("reasoning_gym")
     except ModuleNotFoundError as error:
-        raise ParticipantError(Code.INVALID_REQUEST, "reasoning-gym is missing: install midflight[tasks]") from error
+        told = "pip install 'midflight[tasks]', or in a checkout pip install -e '.[tasks]'"
+        raise ParticipantError(
+            Code.INVALID_REQUEST, f"reasoning-gym is missing. Install the extra tasks: {told}"
+        ) from error

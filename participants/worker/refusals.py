@@ -17,7 +17,8 @@ class ExtraMissing(WorkerRefused):
 
     def __init__(self, missing: str) -> None:
         """Names the missing module."""
-        super().__init__(f"{missing} is not installed. The real model needs the extra: pip install 'midflight[worker]'")
+        told = "pip install 'midflight[worker]', or in a checkout pip install -e '.[worker]'"
+        super().__init__(f"{missing} is not installed. The real model needs the extra worker: {told}")
 
 
 class WeightsRefused(WorkerRefused):

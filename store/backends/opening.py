@@ -119,7 +119,8 @@ async def _prepare_root(backend: Backend, writable: bool, single_writer: bool, m
     with _telling_of_root(backend.url), translate("open", backend.root):
         is_there = await anyio.Path(backend.root).is_dir()
     if not is_there:
-        raise RootMissing("open", backend.url, "there is no such folder")
+        is_file = await anyio.Path(backend.root).exists()
+        raise RootMissing("open", backend.url, "it is a file, and no folder" if is_file else "there is no such folder")
     return ""
 
 

@@ -91,9 +91,12 @@ def fail_always(call: int) -> None:
 async def test_failures_go_beside_the_output_and_are_tried_a_bounded_number_of_times(tmp_path: Path) -> None:
     """Each failure has its class, stage and attempt; the run ends with 1, and is not begun anew unless asked to."""
     config = configured(tmp_path, max_attempts=2)
-    assert (await run(config, OneTool(fail_always))).exit_code == 1
+    events = Events()
+    assert (await run(config, OneTool(fail_always), events)).exit_code == 1
     failures = [json.loads(line) for line in (tmp_path / "out_failures.jsonl").read_text().splitlines()]
     assert len(failures) == 6
+    [told] = named(events, "summary")
+    assert told["failures_file"] == str(tmp_path / "out_failures.jsonl")
     first = failures[0]
     assert (first["_ng_failure_class"], first["_ng_failure_stage"]) == ("step_failed", "agent")
     assert "the model is down" in first["_ng_failure_message"]

@@ -32,6 +32,31 @@ def write(folder: Path, config: str = CONFIG, rows: str = '{"a": 1}\n{"a": 2}\n{
     return path
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("[run]", "colour = 1\n[run]", r"colour: there is no such key; there are run, model, agent, resources, "),
+        ("[model]", "colour = 1\n[model]", r"run\.colour: there is no such key; there are input, task_set, output, "),
+        ("[model]", "[model]\nmodle = 'x'", r"model\.modle: .*there are base_url, model, "),
+        ("[model]", "[capture]\nfolder = 'x'\nurl = 'y'\n[model]", r"capture\.url: .*there are folder$"),
+        (
+            "[resources.counter]",
+            "[resources.counter]\nsize = 3",
+            r"resources\.counter\.size: .*there are server, options$",
+        ),
+        (
+            'input = "rows.jsonl"',
+            'task_set = { name = "x", sise = 3 }',
+            r"run\.task_set\.sise: .*there are name, size, seed$",
+        ),
+    ],
+)
+def test_an_unknown_key_is_refused_with_those_that_there_are(tmp_path: Path, old: str, new: str, says: str) -> None:
+    """Of its own table."""
+    with pytest.raises(ConfigError, match=says):
+        load_config(write(tmp_path, CONFIG.replace(old, new, 1)))
+
+
 def test_checkpoints_are_off_unless_enabled_and_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     """The smallest configuration has no checkpoints, and means files beside itself."""
     config = load_config(write(tmp_path))

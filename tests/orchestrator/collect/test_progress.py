@@ -110,6 +110,16 @@ def test_a_summary_says_in_sentences_what_was_continued_started_over_and_saved()
     assert "all starts: 30 continued (21 model calls and 0 tokens not made again), 2 started over" in shown.getvalue()
 
 
+def test_the_summary_says_where_failures_are_and_how_to_try_them_again() -> None:
+    """Where some are for good, and else nothing."""
+    console, shown = terminal()
+    facts = Summary(exit_code=0, rollouts=2, done=2).as_facts()
+    plain_events(console)("summary", facts)
+    assert "--retry-failed" not in shown.getvalue()
+    plain_events(console)("summary", {**facts, "failed_for_good": 2, "failures_file": "out_failures.jsonl"})
+    assert "why they failed is in out_failures.jsonl; --retry-failed tries them again" in shown.getvalue()
+
+
 def test_totals_of_earlier_starts_are_read_from_a_checkpoint_and_added() -> None:
     """A state without them, or with something else in their place, counts for nothing."""
     totals = Totals(3, 1, 20, 300)

@@ -1,14 +1,16 @@
 """What is refused before an epoch is claimed: everything that can be seen without the store, before there is one."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.collect import Config, ConfigError, Options, collect
+from participants import ResourcesServer, ResourcesSession
 from participants.servers.counter import CounterServer
 from store import open_store
 
-from .test_in_process import OneTool, configured, run
+from .test_in_process import Events, OneTool, configured, named, run
 
 pytestmark = [pytest.mark.unit, pytest.mark.anyio]
 
@@ -119,3 +121,35 @@ async def test_a_server_is_closed_once_whether_it_ran_or_not(
     except ConfigError:
         assert code is None
     assert Closing.closed == 1
+
+
+class Undeclared(ResourcesServer):
+    """Says nothing of checkpoints."""
+
+    async def verify(self, session: ResourcesSession, row: dict[str, Any]) -> dict[str, Any]:
+        """Any answer will do."""
+        return {"reward": 1.0}
+
+
+class Heir(Undeclared):
+    """Says as little."""
+
+
+class Declared(Undeclared):
+    """Says that nothing is kept."""
+
+    checkpoint_mode = "restart"
+
+
+@pytest.mark.parametrize("checkpoints", [True, False])
+@pytest.mark.parametrize(("server", "told"), [("Undeclared", True), ("Heir", True), ("Declared", False)])
+async def test_a_server_that_declares_no_mode_is_told_of_where_there_are_checkpoints(
+    tmp_path: Path, checkpoints: bool, server: str, told: bool
+) -> None:
+    """One line at the start, which names it: its author may not know that crashes cost its episodes."""
+    config = with_server(configured(tmp_path, checkpoints=checkpoints), f"{__name__}:{server}")
+    events: Events = []
+    await run(config, OneTool(), events)
+    says = "resources.counter declares no checkpoint_mode: its episodes start over after a crash"
+    found = [facts["message"] for facts in named(events, "restart_only")]
+    assert found == ([says] if told and checkpoints else [])

@@ -86,6 +86,22 @@ async def test_damage_in_a_segment_is_named(segments: Segments, tmp_path: Path) 
         await segments.read(1)
 
 
+@pytest.mark.parametrize(
+    "damaged", [b"x", b"[]", b"{}", b'{"header": 1}', b'{"rollout_id": "a", "life": 1, "failed": false, "final": true}']
+)
+async def test_the_hint_of_a_damaged_segment_says_what_helps_a_run(
+    segments: Segments, tmp_path: Path, damaged: bytes
+) -> None:
+    """Its whole path, a copy, or a fresh start; no checkpoint can take its place."""
+    await write(segments, 1, [line("a")])
+    path = tmp_path / "out.jsonl.segments" / "run" / "1" / "00000001.jsonl"
+    path.write_bytes(damaged + b"\n")
+    with pytest.raises(CorruptCheckpoint, match="Put this file back from a copy .* or start anew with --fresh") as told:
+        await segments.read(1)
+    assert str(path) in str(told.value)
+    assert "verify" not in str(told.value)
+
+
 async def test_what_stood_half_written_at_a_start_can_be_removed_at_its_end(segments: Segments, tmp_path: Path) -> None:
     """Temporary files, and objects of a probe that was killed; rows stay, and so does what came later."""
     folder = tmp_path / "out.jsonl.segments"

@@ -111,9 +111,12 @@ async def test_a_relative_path_is_fixed_when_it_is_opened(tmp_path: Path, monkey
 
 async def test_reading_makes_and_writes_nothing(tmp_path: Path) -> None:
     """A missing root is a clear error for a reader, and one that is there is not touched."""
+    (tmp_path / "file").touch()
+    with pytest.raises(RootMissing, match="it is a file, and no folder"):
+        await open_backend(str(tmp_path / "file"), writable=False)
     with pytest.raises(RootMissing, match="no such folder"):
         await open_backend(tmp_path / "none", writable=False)
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(tmp_path) == ["file"]
     opened = await open_backend(tmp_path, writable=False)
     assert not opened.report.probed
     assert os.listdir(tmp_path) == []
