@@ -180,8 +180,10 @@ class Checkpoints:
         """Work of the episodes in flight that no checkpoint has yet."""
         total = Work()
         for life, work in self._collector.work_in_flight().items():
-            had = self._behind.get(life, Work())
-            total += Work(max(0, work.calls - had.calls), max(0, work.tokens - had.tokens))
+            last = self._behind.get(life, Work())
+            restored = self._collector.continued_from.get(life, Work())  # until this start has one of its own
+            calls, tokens = max(last.calls, restored.calls), max(last.tokens, restored.tokens)
+            total += Work(max(0, work.calls - calls), max(0, work.tokens - tokens))
         return total
 
     # The end

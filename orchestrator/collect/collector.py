@@ -80,6 +80,8 @@ class Collector:
         """Held while everything stands still for a checkpoint."""
         self.ledger = ledger
         self.tally = Tally()
+        self.continued_from: dict[Life, Work] = {}
+        """What each life in flight that continues one of a checkpoint has from there."""
         self.closing = False
         """Nothing is dispatched any more."""
         self.broken: StoreError | None = None
@@ -117,7 +119,8 @@ class Collector:
             if self.ledger.dispatched % DISPATCH_BATCH == 0:
                 await anyio.lowlevel.checkpoint()
             if restored is not None:
-                self.tally.saved += self.world.saved(restored)
+                saved = self.continued_from[following[0]] = self.world.saved(restored)
+                self.tally.saved += saved
             await self._start(*following)
 
     async def _start(self, life: Life, rollout: Rollout) -> None:
@@ -171,6 +174,7 @@ class Collector:
             self._count(line)
             self.world.release(result.life)
             self.ledger.close(result.life, final=line.final)
+            self.continued_from.pop(result.life, None)
         self._raise_floor()
         return True
 

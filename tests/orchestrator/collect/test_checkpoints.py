@@ -47,6 +47,23 @@ async def test_work_is_at_risk_from_its_boundary_until_the_next_checkpoint(tmp_p
         assert facts_of(at.collector, at.checkpoints)["tokens_at_risk"] == 0
 
 
+async def test_what_was_restored_is_not_at_risk(tmp_path: Path) -> None:
+    """The checkpoint that it continues from has it; only what this start adds could be lost."""
+    config = await anyio.to_thread.run_sync(configured, tmp_path)
+    upstream = Turns(turns=3)
+    async with inside(config, upstream) as first:
+        await upstream.until_held(3)
+        assert await first.checkpoints.take()
+    await upstream.until_held(0)
+    async with inside(config, upstream) as again:
+        await upstream.until_held(3)
+        assert again.checkpoints.at_risk() == Work()
+        upstream.let_go()
+        await upstream.until_held(2)
+        await upstream.until_held(3)
+        assert again.checkpoints.at_risk() == Work(calls=1, tokens=2)
+
+
 async def test_a_checkpoint_after_a_restore_has_the_rollouts_that_were_restored(tmp_path: Path) -> None:
     """Taken up again or still parked, once and twice over: rounds go on in every epoch, and nothing runs again."""
     config = await anyio.to_thread.run_sync(configured, tmp_path)

@@ -96,7 +96,9 @@ async def test_the_hint_of_a_damaged_segment_says_what_helps_a_run(
     await write(segments, 1, [line("a")])
     path = tmp_path / "out.jsonl.segments" / "run" / "1" / "00000001.jsonl"
     path.write_bytes(damaged + b"\n")
-    with pytest.raises(CorruptCheckpoint, match="Put this file back from a copy .* or start anew with --fresh") as told:
+    with pytest.raises(
+        CorruptCheckpoint, match=r"Put this file back from a copy .* or start anew with --fresh"
+    ) as told:
         await segments.read(1)
     assert str(path) in str(told.value)
     assert "verify" not in str(told.value)
