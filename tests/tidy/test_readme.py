@@ -2,7 +2,9 @@
 
 import re
 import shutil
+import socket
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,3 +137,32 @@ def test_ci_refuses_a_readme_without_a_test_command(tmp_path: Path) -> None:
     result = shown_by_ci(tree(tmp_path, README.replace("set-up: test", "set up: test")))
     assert result.returncode == 1
     assert "no test command" in result.stderr
+
+
+KILLED = re.compile(r"^<!-- killed: as a test -->\n```bash\n(?P<script>.*?)\n```$", re.MULTILINE | re.DOTALL)
+SCRIPT_TIMEOUT_S = 55
+
+
+@pytest.mark.process
+def test_the_run_that_the_readme_kills_continues(tmp_path: Path) -> None:
+    """The block as it stands there, but for port and environment: rollouts go on, and calls are not repeated."""
+    found = KILLED.search((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert found is not None
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "examples" / "collect").mkdir(parents=True)
+    for name in ("run.toml", "rows.jsonl"):
+        text = (ROOT / "examples" / "collect" / name).read_text(encoding="utf-8")
+        (tmp_path / "examples" / "collect" / name).write_text(text.replace(":8000", f":{port}"), encoding="utf-8")
+    script = found["script"].replace("8000", port).replace(".venv/bin/midflight", f"{sys.executable} -m midflight")
+    ran = subprocess.run(
+        ["bash"], input=script, cwd=tmp_path, capture_output=True, text=True, timeout=SCRIPT_TIMEOUT_S, check=False
+    )
+    says = re.search(r"(\d+) continued \((\d+) model calls", ran.stderr)
+    assert says is not None, ran
+    assert int(says[1]) > 0
+    assert int(says[2]) > 0
+    rows = (tmp_path / "examples" / "collect" / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(rows) == 24
