@@ -22,7 +22,9 @@ MIDFLIGHT = [sys.executable, "-m", "midflight"]
 def prepare_folder(url: str) -> Path:
     """A fresh copy of the example, for a model at this address."""
     shutil.rmtree(FOLDER, ignore_errors=True)
-    shutil.copytree(SOURCE, FOLDER)
+    FOLDER.mkdir(parents=True)
+    for name in ("run.toml", "rows.jsonl"):  # Beside them may lie what a run in that folder has left.
+        shutil.copy(SOURCE / name, FOLDER)
     config = FOLDER / "run.toml"
     config.write_text(config.read_text().replace("http://127.0.0.1:8000", url))
     return config
@@ -37,7 +39,8 @@ def kill_after_checkpoints(config: Path, count: int) -> None:
             if not count:
                 os.killpg(run.pid, signal.SIGKILL)
                 break
-    print("killed with SIGKILL after a checkpoint")
+    killed = run.returncode == -signal.SIGKILL
+    print("killed with SIGKILL after a checkpoint" if killed else "it ended before it could be killed")
 
 
 def main() -> None:

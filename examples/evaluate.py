@@ -19,7 +19,9 @@ MIDFLIGHT = [sys.executable, "-m", "midflight"]
 def main() -> None:
     """Start the model, collect, and say what came out."""
     shutil.rmtree(FOLDER, ignore_errors=True)
-    shutil.copytree(SOURCE, FOLDER)
+    FOLDER.mkdir(parents=True)
+    for name in ("run.toml", "rows.jsonl"):  # Beside them may lie what a run in that folder has left.
+        shutil.copy(SOURCE / name, FOLDER)
     with subprocess.Popen([*MIDFLIGHT, "backend"], stdout=subprocess.PIPE, text=True) as backend:
         try:
             assert backend.stdout is not None

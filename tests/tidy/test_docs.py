@@ -1,6 +1,7 @@
 """Python in the docs is quoted from examples, examples run, and links lead somewhere."""
 
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -116,3 +117,23 @@ def test_quotes_and_good_links_pass(tmp_path: Path) -> None:
     )
     files = {"examples/a.py": EXAMPLE, "docs/a.md": page, "README.md": f"```python\n{EXAMPLE}```\n"}
     assert violations(plant(tmp_path, files)) == []
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["collect_and_kill.py", "evaluate.py"])
+def test_an_example_of_a_run_takes_nothing_over_from_one_in_its_folder(name: str, tmp_path: Path) -> None:
+    """Beside the run.toml that it copies may lie finished rows and checkpoints, as after the README: not one counts."""
+    left = shutil.ignore_patterns("results*", "checkpoints", "__pycache__")
+    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=left)
+    (tmp_path / "examples" / "collect" / "results.jsonl.segments").mkdir()
+    (tmp_path / "examples" / "collect" / "checkpoints").mkdir()
+    (tmp_path / "examples" / "collect" / "checkpoints" / "left").touch()
+    command = [sys.executable, str(tmp_path / "examples" / name)]
+    result = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=EXAMPLE_TIMEOUT_S, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    [run] = (tmp_path / "runs").iterdir()
+    assert len((run / "results.jsonl").read_text(encoding="utf-8").splitlines()) == 24
+    assert not (run / "checkpoints" / "left").exists()
+    assert ("killed with SIGKILL" in result.stdout) is (name == "collect_and_kill.py")
