@@ -27,7 +27,7 @@ class Drafting(Agent):
 
     async def start(self, held: Held[Session], body: Mapping[str, Any]) -> Any:
         """The first state: plain JSON, and everything that the steps need."""
-        return {"asked": body["input"], "draft": None, "words": None}
+        return {"asked": body["input"], "draft": None, "words": None, "tries_left": 5}
 
     async def step(self, context: StepContext, state: Any) -> Next | Final:
         """One call at most, then a boundary: a new state, never the old one changed."""
@@ -37,9 +37,9 @@ class Drafting(Agent):
         if state["words"] is None:
             reply = await context.tool("count_words", {"text": state["draft"]})
             return Next({**state, "words": reply.body})
-        if state["words"] > 3:
+        if state["words"] > 3 and state["tries_left"]:
             asked = f"{state['words']} words are too many: {state['draft']}"
-            return Next({"asked": asked, "draft": None, "words": None})
+            return Next({"asked": asked, "draft": None, "words": None, "tries_left": state["tries_left"] - 1})
         return Final({"output": [], "text": state["draft"]})
 
 
