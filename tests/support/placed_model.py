@@ -11,7 +11,7 @@ import anyio.to_thread
 
 from participants import ModelServer, OpenAIEndpoint, Reply, Request
 from participants.backends import Capabilities, LazyCapabilities
-from participants.cuts import read
+from participants.cuts import Policy, always_continue, read
 from participants.data import CallId
 from participants.inference import Backend, Settings, serving
 from participants.inference.control import HoldOrder
@@ -42,6 +42,7 @@ class Place:
         self.backend = backend
         self.endpoint = endpoint
         self.known: Capabilities | None = None
+        self.policy: Policy = always_continue
         self._staging = endpoint if staging else None
         self._ledger = ledger
         self.server = self.fresh()
@@ -49,7 +50,7 @@ class Place:
     def fresh(self) -> ModelServer:
         """A server that knows nothing."""
         cuts = LazyCapabilities(self.endpoint, self.backend.settings.model, known=self.known)
-        return ModelServer(self.endpoint, cuts=cuts, staging=self._staging, ledger=self._ledger)
+        return ModelServer(self.endpoint, cuts=cuts, staging=self._staging, ledger=self._ledger, policy=self.policy)
 
     async def crash(self) -> None:
         """Another server restores what this one exports."""
