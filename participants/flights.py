@@ -84,7 +84,7 @@ class Listening:
 class Flight:
     """One admitted call that is not finished."""
 
-    __slots__ = ("_begun", "_stream", "flights", "inside_wait", "request", "staged", "uncuttable")
+    __slots__ = ("_begun", "_stream", "done", "flights", "inside_wait", "request", "staged", "uncuttable")
 
     def __init__(
         self, request: Request, *, inside_wait: bool = False, begun: Prefix | None = None, uncuttable: str = ""
@@ -93,6 +93,8 @@ class Flight:
         self.request = request
         self.inside_wait = inside_wait
         self.uncuttable = uncuttable
+        self.done = False
+        """Whether it came to its end, and is kept and captured as a whole."""
         self.staged: Prefix | None = None
         """What a commit has staged at the worker of it, without its ids."""
         self.flights: Flights | None = None

@@ -114,8 +114,12 @@ class Generator:
 
     def uncuttable(self, request: Request) -> str:
         """Why a cut of this request would be generated anew, whatever has come; empty if it would be continued."""
-        decision = plan(request.route, request.body, _ANYTHING, self.known, resampled=self._resampled)
+        decision = plan(request.route, request.body, _ANYTHING, self.known, resampled=self._accepts(request))
         return decision.reason if isinstance(decision, Anew) else ""
+
+    def _accepts(self, request: Request) -> bool:
+        """Whether a rest will do that may differ from the uncut one."""
+        return self._resampled or request.headers.get(ACCEPT_HEADER) == "resampled"
 
     def decide(self, request: Request, prefix: Prefix) -> Continue | Anew:
         """What becomes of a prefix."""
@@ -125,7 +129,7 @@ class Generator:
             self.asked(request),
             prefix,
             self.known,
-            resampled=self._resampled or request.headers.get(ACCEPT_HEADER) == "resampled",
+            resampled=self._accepts(request),
             policy=self._policy,
             weights_now=weights,
         )
@@ -205,7 +209,7 @@ class Generator:
         if reading.failure is not None:
             raise reading.failure
         if reading.reply is None:
-            raise ParticipantError(Code.MODEL_FAILED, "the stream ended before the generation", {"reason": "broke_off"})
+            raise _ended_early()
         self._noted(reading.prefix)
         reply = for_client(request.route, request.body, reading.reply)
         made = checked(request.route, Reply(200, reply))
@@ -218,11 +222,12 @@ class Generator:
         return {**self.asked(request), **ids}
 
     def passed(self, flight: Flight, reply: Reply) -> Made:
-        """What a stream was that has gone through, in `reply` as it was, to its end."""
+        """What a stream was that has gone through, in `reply` as it was. Raises `model_failed` where it has no end."""
         reading = flight.reading()
-        whole = reading.prefix if reading is not None else NO_PREFIX
-        self._noted(whole)
-        return Made(reply=reply, whole=whole, finish=reading.finish or "" if reading is not None else "")
+        if reading is None or reading.failure is not None or reading.reply is None:
+            raise (reading and reading.failure) or _ended_early()
+        self._noted(reading.prefix)
+        return Made(reply=reply, whole=reading.prefix, finish=reading.finish or "")
 
     async def _read(
         self, flight: Flight, route: str, body: Mapping[str, Any], until: StopWatch | None = None
@@ -312,6 +317,10 @@ class Generator:
             self._cuts.note_success()
         if whole.segments:
             self.weights = whole.segments[-1].weights or self.weights
+
+
+def _ended_early() -> ParticipantError:
+    return ParticipantError(Code.MODEL_FAILED, "the stream ended before the generation", {"reason": "broke_off"})
 
 
 GOES_ON = frozenset({"broke_off", "idle_timeout"})

@@ -45,6 +45,8 @@ from .wire import Modes
 
 ROUTES = frozenset({"/v1/responses", "/v1/chat/completions", "/v1/completions"})
 MODELS = "/v1/models"
+MAX_UNNAMED_CUTS = 16
+"""Of one life: beginnings of calls without an id whose clients have gone, and may never ask again."""
 PROBE_PATIENCE_S = 2.0
 """How long a new generation waits while the backend is being probed; then it cannot be cut, and goes on."""
 
@@ -107,9 +109,13 @@ class ModelState:
         return cut.prefix
 
     def keep_cut(self, request: Request, prefix: Prefix | None) -> None:
-        """A generation has ended before it was whole."""
-        if prefix is not None and (prefix.ids or prefix.staged):
-            self.cuts.append(cut_of(request, prefix))
+        """A generation has ended before it was whole. Of calls without an id only the newest beginnings are kept."""
+        if prefix is None or not (prefix.ids or prefix.staged):
+            return
+        self.cuts.append(cut_of(request, prefix))
+        unnamed = [cut for cut in self.cuts if not cut.call]
+        if len(unnamed) > MAX_UNNAMED_CUTS:
+            self.cuts.remove(unnamed[0])
 
 
 def cut_of(request: Request, prefix: Prefix) -> Cut:
@@ -194,11 +200,8 @@ class ModelServer(Holder[ModelState]):
         reply = await self.once(held, request, run)
         held.state.counts["served"] += held.state.counts["generated"] == before
         if not inside_wait:  # Finished while closed: held, and kept meanwhile.
-            self._holding += 1
-            try:
+            with self.holding():
                 await self._deliver(held)
-            finally:
-                self._holding -= 1
         return reply
 
     def _forget_other(self, held: Held[ModelState], request: Request, call: CallId) -> None:
@@ -240,12 +243,21 @@ class ModelServer(Holder[ModelState]):
         try:
             made = await self.generator.make(flight)
         except ParticipantError as error:
-            state.keep_cut(request, flight.prefix())
             await self._capture.failed(held.life, state.captured, request, error)
             raise
-        await self._capture.ended(held.life, state.captured, request, made)
-        state.counts["generated"] += 1
+        await self._ended(held, flight, made)
         return made
+
+    async def _ended(self, held: Held[ModelState], flight: Flight, made: Made) -> None:
+        """It is whole: captured, and in flight no more."""
+        await self._capture.ended(held.life, held.state.captured, flight.request, made)
+        held.state.counts["generated"] += 1
+        flight.done = True
+        self._landed(held, flight)
+
+    def _landed(self, held: Held[ModelState], flight: Flight) -> None:
+        held.state.flights.discard(flight)
+        self.flights.discard(flight)
 
     @contextmanager
     def _flying(self, held: Held[ModelState], request: Request, *, inside_wait: bool = False) -> Iterator[Flight]:
@@ -262,8 +274,9 @@ class ModelServer(Holder[ModelState]):
         try:
             yield flight
         finally:
-            held.state.flights.discard(flight)
-            self.flights.discard(flight)
+            if not flight.done:  # Broken off, given up, or not captured: what had come is for whoever asks again.
+                held.state.keep_cut(request, flight.prefix())
+            self._landed(held, flight)
 
     # Streams
 
@@ -301,24 +314,25 @@ class ModelServer(Holder[ModelState]):
                 opening = self._upstream.stream(request.route, body, request.life, call=request.call)
                 chunks = await stack.enter_async_context(opening)
                 if chunks.status != 200:
-                    return Reply(chunks.status, parse(b"".join([chunk async for chunk in chunks])))
-            stream = PassingStream(self, held, chunks, flight.listen(request.route))
+                    refused = Reply(chunks.status, parse(b"".join([chunk async for chunk in chunks])))
+                    await self._ended(held, flight, Made(reply=refused))
+                    return refused
+            stream = PassingStream(self, held, chunks, flight.listen(request.route), kept=kept is not None)
             held.state.streams.add(stream)
             stack.callback(held.state.streams.discard, stream)
-            ended = stack.enter_context(self._keeping_prefix(held, flight))
-            stream.on_end = lambda reply: self._stream_ended(held, flight, kept, reply, ended)
+            stream.on_end = lambda reply: self._stream_ended(held, flight, kept, reply)
+            stream.on_failure = lambda error: self._capture.failed(held.life, held.state.captured, request, error)
             stream.resources = stack.pop_all()
         return Reply(200, None, {"content-type": EVENT_STREAM}, stream)
 
     @contextmanager
-    def _keeping_prefix(self, held: Held[ModelState], flight: Flight) -> Iterator[list[Reply]]:
-        """What had come is kept, unless the whole is put into the list that this gives."""
-        whole: list[Reply] = []
+    def holding(self) -> Iterator[None]:
+        """While the reply to a call with an id is finished and waits to be delivered."""
+        self._holding += 1
         try:
-            yield whole
+            yield
         finally:
-            if not whole:
-                held.state.keep_cut(flight.request, flight.prefix())
+            self._holding -= 1
 
     async def _continue_stream(self, held: Held[ModelState], flight: Flight, kept: Kept | None) -> Reply:
         """The whole of a stream that was cut, once the rest of it has been generated."""
@@ -336,15 +350,14 @@ class ModelServer(Holder[ModelState]):
         return replayed(reply)
 
     async def _stream_ended(
-        self, held: Held[ModelState], flight: Flight, kept: Kept | None, reply: Reply, ended: list[Reply]
+        self, held: Held[ModelState], flight: Flight, kept: Kept | None, reply: Reply
     ) -> Callable[[bool], None] | None:
-        """The whole of it is here: keep it as any other reply. What to do when the client has had it, or has gone."""
-        request, state = flight.request, held.state
-        made = self.generator.passed(flight, reply)
-        await self._capture.ended(held.life, state.captured, request, made)
-        state.counts["generated"] += 1
-        ended.append(reply)
-        return self._keep_stream(held, request, kept, reply)
+        """All of it is here: keep it as any other reply. What to do when the client has had it, or has gone.
+
+        Raises `model_failed` where it is no whole generation.
+        """
+        await self._ended(held, flight, self.generator.passed(flight, reply))
+        return self._keep_stream(held, flight.request, kept, reply)
 
     def _keep_stream(
         self, held: Held[ModelState], request: Request, kept: Kept | None, reply: Reply

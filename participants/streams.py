@@ -11,7 +11,7 @@ owner: a repeat of the call continues it.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from .data import Reply
@@ -35,11 +35,18 @@ async def _nothing(reply: Reply) -> Over | None:
     return None
 
 
+async def _untold(error: ParticipantError) -> None:
+    """Set by the owner."""
+
+
 class PassingStream:
     """One generation on its way through; `aclose` it, read to its end or not."""
 
-    def __init__(self, server: "ModelServer", held: Held[Any], chunks: "Chunks", listening: Listening) -> None:
-        """`held` is whose it is; `listening` hears what passes."""
+    def __init__(
+        self, server: "ModelServer", held: Held[Any], chunks: "Chunks", listening: Listening, *, kept: bool
+    ) -> None:
+        """`held` is whose it is; `listening` hears what passes; `kept` says that its call has an id."""
+        self._kept = kept
         self._server = server
         self._held = held
         self._chunks = chunks
@@ -51,6 +58,9 @@ class PassingStream:
         self._over: Over | None = None
         self.on_end: Callable[[Reply], Awaitable[Over | None]] = _nothing
         """Awaited once the backend has ended it, with all of it."""
+        self.on_failure: Callable[[ParticipantError], Awaitable[None]] = _untold
+        """Awaited where it breaks off, or ends and is no whole generation."""
+        self._failed: ParticipantError | None = None
         self.resources = AsyncExitStack()
         """Closed with it."""
 
@@ -58,22 +68,30 @@ class PassingStream:
         return self
 
     async def __anext__(self) -> bytes:
-        while self._whole is None:
+        while self._whole is None and self._failed is None:
             await self._read()
             if self._pending and not self._listening.over and not self._server.gate.closed:
                 return self._take()
         if self._pending:
-            with self._working():
+            with self._working(), self._server.holding() if self._kept and self._whole else nullcontext():
                 await self._server.gate.wait_open()
             return self._take()
+        if self._failed is not None:
+            raise self._failed
         await self._close(delivered=True)
         raise StopAsyncIteration
 
     async def _read(self) -> None:
-        with self._working():
-            chunk = await self._listening.hear(self._chunks)
-        if chunk is None:
-            await self._end()
+        try:
+            with self._working():
+                chunk = await self._listening.hear(self._chunks)
+            if chunk is None:
+                await self._end()
+                return
+        except ParticipantError as error:
+            if error.code is Code.MODEL_FAILED:
+                await self.on_failure(error)
+            self._failed = error  # What came before it is delivered first.
             return
         self._pending.append(chunk)
         self._all.append(chunk)

@@ -19,7 +19,7 @@ from store import Life
 from tests.participants.resources.harness import checkpoint, restore
 from tests.support.journal import Journal
 from tests.support.owners import Pause, settle
-from tests.support.scripted import ScriptedUpstream, scripted_row
+from tests.support.scripted import STREAM, ScriptedUpstream, scripted_row
 
 pytestmark = [pytest.mark.unit, pytest.mark.anyio]
 
@@ -179,14 +179,14 @@ async def test_a_stream_holds_while_closed_and_goes_on() -> None:
         pause.released.set()
         await settle()
         seen = b"".join(got)
-        assert b"data: 3" not in seen
+        assert b"response.completed" not in seen
         assert one.server.counts()["held"] == 1
         after = await one.crashed()
         one.server.gate.reopen()
     assert one.server.counts()["anew"] == one.server.counts()["held"] == 0
     again = await after.server.handle(ask(NEXT, None, stream=True))
     assert again.stream is not None
-    assert [chunk async for chunk in again.stream] == [b"data: 0\n\ndata: 1\n\ndata: 2\n\ndata: 3\n\n"]
+    assert [chunk async for chunk in again.stream] == [b"".join(STREAM)]
     assert after.generations == 0
 
 
@@ -205,7 +205,7 @@ async def test_a_stream_that_its_reader_is_still_at_is_given_to_nobody_else() ->
         await settle()
         assert (got, one.server.counts()["held"]) == ([], 1)
         one.server.gate.reopen()
-    assert b"data: 3" in got[0]
+    assert b"response.completed" in got[0]
     await one.server.handle(ask(call=None, stream=True))
     assert one.generations == 2
     assert [chunk async for chunk in reply.stream] == []
@@ -218,7 +218,7 @@ async def test_a_stream_of_a_retired_life_ends_at_once() -> None:
     reply = await one.server.handle(ask(call=None, stream=True))
     assert reply.stream is not None
     stream: Any = reply.stream
-    assert await anext(stream) == b"data: 0\n\n"
+    assert await anext(stream) == STREAM[0]
     assert await one.server.retire([LIFE], 1.0) == []
     assert stream._chunks.closed
     with pytest.raises(ParticipantError, match="stale_life"):

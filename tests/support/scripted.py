@@ -83,6 +83,15 @@ class ScriptedUpstream:
         return Reply(200, {"object": "list", "data": [{"id": "scripted", "object": "model"}]})
 
 
+STREAM = (
+    b'data: {"type":"response.created","response":{"id":"r0","status":"in_progress"}}\n\n',
+    b'data: {"type":"response.output_text.delta","delta":"1"}\n\n',
+    b'data: {"type":"response.output_text.delta","delta":"2"}\n\n',
+    b'data: {"type":"response.completed","response":{"id":"r0","status":"completed","output":[]}}\n\n',
+)
+"""What it streams."""
+
+
 class Pieces:
     """A stream of the scripted backend."""
 
@@ -91,7 +100,7 @@ class Pieces:
         self.open = True
         self.closed = False
         self._upstream, self._event = upstream, event
-        self._left = [b"data: %d\n\n" % number for number in range(4)]
+        self._left = list(STREAM)
 
     def __aiter__(self) -> "Pieces":
         return self
