@@ -24,6 +24,7 @@ from .containment import contained
 from .data import Peer, Reply, Request, digest_of, uncaptured
 from .episode import RUN_STEPS, Episode, EpisodeRunner, body_of_run, export_episode, import_episode, reply_of_run
 from .errors import Code, ParticipantError
+from .exact import check_exact
 from .gate import Gate
 from .holder import Held, Holder
 from .wire import Modes
@@ -209,7 +210,8 @@ class Agent(Holder[Session]):
         assert held.state.activation is not None
         activation = held.state.activation
         if activation.state is None:
-            activation = held.state.activation = replace(activation, state=await self.start(held, body))
+            first = self._exact(await self.start(held, body), "the state that start gave")
+            activation = held.state.activation = replace(activation, state=first)
         while True:
             await self.gate.wait_open()
             outcome = await self._one_step(held, activation)
@@ -224,6 +226,7 @@ class Agent(Holder[Session]):
             peers = (self.model, self.resources)
             context = StepContext(self.role, self.gate, peers, held, steps, self._time_left(activation))
             outcome = await self.step(context, activation.state)
+            self._check_outcome(outcome)
             context.complete()
             if isinstance(outcome, Final):
                 return outcome
@@ -231,6 +234,26 @@ class Agent(Holder[Session]):
             following = replace(activation, state=outcome.state, boundary=activation.boundary + 1, active_s=spent)
             held.state.activation = following  # Before the step ends, so that a prepare finds the boundary.
             return following
+
+    def _check_outcome(self, given: Any) -> None:
+        if isinstance(given, Next):
+            self._exact(given.state, "the state that step gave")
+        elif isinstance(given, Final):
+            self._exact(given.response, "the response that step gave", dict)
+        else:
+            problem = f"step of {self.role} must return Next or Final, not a {type(given).__name__}"
+            raise ParticipantError(Code.INTERNAL, problem)
+
+    def _exact(self, value: Any, what: str, kind: type = object) -> Any:
+        if not isinstance(value, kind):
+            given = type(value).__name__
+            raise ParticipantError(Code.INTERNAL, f"{what} at {self.role} must be a {kind.__name__}, not a {given}")
+        if self.modes.checkpoint_mode != "restart":
+            try:
+                check_exact(value, f"{what} at {self.role}")
+            except TypeError as error:
+                raise ParticipantError(Code.INTERNAL, str(error)) from error
+        return value
 
     def _time_left(self, activation: Activation) -> float | None:
         return max(0.0, self.max_wall_s - activation.active_s) if self.max_wall_s else None

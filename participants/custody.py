@@ -23,8 +23,8 @@ from store import Life, RawRecord
 
 from .containment import contained
 from .errors import Code, ParticipantError
+from .exact import check_exact, exact_copy
 from .gate import Gate
-from .generations import is_storable
 from .holder import Held, Holder, in_turns
 from .hooks import each
 from .sessions import ResourcesSession, Sessions, json_copy
@@ -123,8 +123,8 @@ class SessionHolder(Holder[Sessions]):
     def _check_declared(self, session: ResourcesSession, what: str) -> None:
         if self.checkpoint_mode == "stateless" and session.state:
             raise ParticipantError(Code.INTERNAL, f"{type(self).__name__} declares stateless, and {what} kept a state")
-        if self._json and not is_storable(session.state):
-            raise TypeError(f"the state that it left cannot be stored as JSON: {session.state!r:.80}")
+        if self._json:
+            check_exact(session.state, f"the state that {what} left")
 
     @contextmanager
     def _translating(self, what: str) -> Iterator[None]:
@@ -261,13 +261,11 @@ class SessionHolder(Holder[Sessions]):
         what = f"the export of session {session.session_id} of {session.life}"
         with self._translating(what):
             if self._json:
-                state = json_copy(session.state)
+                state = session.state
             else:
                 with anyio.fail_after(EXPORT_TIMEOUT_S):
                     state = await self.author_hooks.run(what, partial(self.export_session, session))
-            if not is_storable(state):
-                raise TypeError(f"what it gave cannot be stored as JSON: {state!r:.80}")
-            return session.dump(state, self._now())
+            return session.dump(exact_copy(state, "the state" if self._json else "what it gave"), self._now())
 
     def check_export(self) -> None:
         """Refuse while a call made inside a waited-for step is changing a session."""
@@ -321,6 +319,7 @@ class SessionHolder(Holder[Sessions]):
     async def _import(self, session: ResourcesSession) -> None:
         try:
             await self.author_hooks.run("import_session", partial(self.import_session, session, session.state))
+            self._check_declared(session, "import_session")
         except Exception as error:
             raise ParticipantError(
                 Code.CORRUPT_CHECKPOINT,

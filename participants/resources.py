@@ -23,6 +23,7 @@ from uuid import uuid4
 from .custody import SESSION_TTL_S, SessionHolder
 from .data import MODE_HEADER, REVISION_HEADER, VERIFY_HEADER, Peer, Reply, Request
 from .errors import Code, ParticipantError
+from .exact import exact_copy
 from .gate import Gate
 from .holder import Held
 from .sessions import (
@@ -160,7 +161,8 @@ class ResourcesServer(SessionHolder):
     async def _first_seed(self, session: ResourcesSession, row: dict[str, Any]) -> None:
         session.state, session.lost = {}, ""
         with self._undoing(session, "seed"):
-            session.seed_reply = json_copy(await self.seed(session, row) or {})
+            given = await self.seed(session, row)
+            session.seed_reply = exact_copy({} if given is None else dict(given), "what seed gave")
         session.seeded, session.used_at = True, self._now()
 
     async def _close(self, sessions: Sessions, session_id: str, request: Request) -> Reply:
@@ -177,7 +179,7 @@ class ResourcesServer(SessionHolder):
         name = request.route.strip("/")
         try:
             async with self._changing(session, name):
-                return Reply(200, json_copy(await self.call_tool(session, name, request.body)))
+                return Reply(200, exact_copy(await self.call_tool(session, name, request.body), f"what {name} gave"))
         except ToolError as error:
             return Reply(error.status, {"error": error.message})
 
@@ -214,9 +216,12 @@ class ResourcesServer(SessionHolder):
         return session
 
 
-def _result(result: Mapping[str, Any]) -> dict[str, Any]:
+def _result(result: Any) -> dict[str, Any]:
     """What a verify gave, copied; without a finite reward it is a defect, never a reward of 0."""
+    if not isinstance(result, Mapping) or "reward" not in result:
+        raise TypeError(f"verify must return a dict with `reward`, and not {result!r:.100}")
     reward = result["reward"]
     if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
         raise TypeError(f"verify gave the reward {reward!r:.100}, which is no finite number")
-    return {**json_copy(dict(result)), "reward": float(reward)}
+    given: dict[str, Any] = exact_copy({**result, "reward": float(reward)}, "what verify gave")
+    return given

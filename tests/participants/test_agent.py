@@ -186,3 +186,36 @@ async def test_overriding_run_activation_makes_an_agent_restart_only() -> None:
 
     modes = [kind.modes.checkpoint_mode for kind in (Own, Declared, Twice)]
     assert modes == ["restart", "exported", "exported"]
+
+
+class Odd(Twice):
+    """Its first state, its step or its response are what a test says."""
+
+    first: Any = None
+    outcome: Any = Final({})
+
+    async def start(self, held: Any, body: Mapping[str, Any]) -> Any:
+        return self.first or {}
+
+    async def step(self, context: Any, state: Any) -> Any:
+        return self.outcome
+
+
+@pytest.mark.parametrize(("fields", "said"), [
+    ({"first": {"seen": {1}}}, r"start gave .*set \{1\} at \['seen'\]"),
+    ({"outcome": Next({"seen": (1, 2)})}, r"step gave .*tuple \(1, 2\) at \['seen'\]"),
+    ({"outcome": Final({"score": float("nan")})}, r"step gave .*float nan at \['score'\]"),
+    ({"outcome": {"text": "done"}}, "must return Next or Final, not a dict"),
+    ({"outcome": None}, "must return Next or Final, not a NoneType"),
+    ({"outcome": Final("done")}, "must be a dict, not a str"),  # type: ignore[arg-type]
+])  # fmt: skip
+async def test_what_a_step_may_not_return_is_refused_where_it_returns_it(fields: Any, said: str) -> None:
+    """Not at a checkpoint or after a crash; the boundary before it stays."""
+    one = Session(type("Odd", (Odd,), fields))
+    await one.open()
+    with pytest.raises(ParticipantError, match=said) as caught:
+        await one.call("/v1/responses", {"input": "a"})
+    assert caught.value.code is Code.INTERNAL
+    [held] = one.agent.held()
+    assert held.state.activation is not None
+    assert held.state.activation.boundary == 0

@@ -1,5 +1,6 @@
 """What happens to a session, call by call."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import anyio
@@ -300,5 +301,79 @@ async def test_a_call_that_leaves_a_state_that_is_no_json_fails_and_is_undone() 
     server = Careless()
     call = Caller(server)
     await call("/seed_session", {"words": ["a"]})
-    assert "cannot be stored as JSON" in str(await refused(Code.INTERNAL, call, "/any"))
+    assert "object at" in str(await refused(Code.INTERNAL, call, "/any"))
     assert (await server.enter(LIFE)).state.open["s"].state == {"words": ["a"]}
+
+
+class Strange(Notebook):
+    """Leaves and gives what a test says, at any of its hooks."""
+
+    left: Any = None
+    given: Any = None
+    at = ""
+
+    def _do(self, hook: str, session: ResourcesSession, otherwise: Any) -> Any:
+        if hook != self.at:
+            return otherwise
+        if self.left is not None:
+            session.state["strange"] = self.left
+        return otherwise if self.given is None else self.given
+
+    async def seed(self, session: ResourcesSession, row: dict[str, Any]) -> Any:
+        session.state["words"] = ["a"]
+        return self._do("seed", session, {})
+
+    async def call_tool(self, session: ResourcesSession, name: str, arguments: Any) -> Any:
+        return self._do(name, session, dict(session.state))
+
+    async def verify(self, session: ResourcesSession, row: dict[str, Any]) -> Any:
+        return self._do("verify", session, {"reward": 1})
+
+
+@pytest.mark.parametrize("strange", [(1, 2), float("-inf"), datetime(2026, 1, 1, tzinfo=UTC), {"a": {1}}], ids=repr)
+@pytest.mark.parametrize("what", ["left", "given"])
+@pytest.mark.parametrize("at", ["seed", "tool", "verify"])
+async def test_what_would_come_back_changed_is_refused_at_its_hook(at: str, what: str, strange: Any) -> None:
+    """In the state or in the reply: a crash or a ToolError would change it, and nobody would say so."""
+    server = Strange()
+    server.at, given = at, {"reward": 1, "strange": strange}
+    setattr(server, what, strange if what == "left" else given)
+    call = Caller(server)
+    if at == "seed":
+        error = await refused(Code.INTERNAL, call, "/seed_session", {})
+    else:
+        await call("/seed_session", {})
+        route = f"/{at}"
+        error = await refused(Code.INTERNAL, call, route, {"response": RESPONSE} if at == "verify" else {})
+        assert (await call("/show")).body == {"words": ["a"]}
+    assert f"{at} {what if what == 'left' else 'gave'}" in error.message
+    assert "['strange']" in error.message
+
+
+@pytest.mark.parametrize("given", [[1.0], "1.0", 1.0, {"score": 1.0}])
+async def test_a_verify_without_a_dict_with_reward_says_so(given: Any) -> None:
+    """Whatever it gave instead, by name."""
+    server = Strange()
+    server.at, server.given = "verify", given
+    call = Caller(server)
+    await call("/seed_session", {})
+    error = await refused(Code.INTERNAL, call, "/verify", {"response": RESPONSE})
+    assert "verify must return a dict with `reward`, and not" in error.message
+    assert repr(given) in error.message
+
+
+class Exporting(Drawer):
+    """Gives an export that would come back changed."""
+
+    async def export_session(self, session: ResourcesSession) -> Any:
+        return tuple(session.state)
+
+
+async def test_an_export_that_would_come_back_changed_makes_a_restart() -> None:
+    """A restore would import something else than it gave."""
+    server = Exporting()
+    await Caller(server)("/seed_session", {})
+    await server.freeze()
+    assert list(server.restarts()) == [LIFE]
+    [session] = (await server.enter(LIFE)).state.open.values()
+    assert "what it gave is not JSON that comes back the same: tuple ()" in session.unexportable
