@@ -10,8 +10,9 @@ text, anything else as JSON, streams as server-sent events, chunk by chunk.
 
 import logging
 import re
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
 import anyio
 import anyio.to_thread
@@ -44,6 +45,13 @@ _NOT_PASSED_ON = frozenset(
 _NOT_SENT = frozenset({"content-length", "content-type", "transfer-encoding", "connection"})
 
 log = logging.getLogger("midflight.data")
+
+
+@runtime_checkable
+class EndsWithClient(Protocol):
+    """A participant whose calls may be given up when their client has gone, because nothing is lost with them."""
+
+    ends_with_client: bool
 
 
 def data_app(handler: Handler, *, epoch: Callable[[], int] = lambda: 0) -> Starlette:
@@ -81,7 +89,30 @@ async def _serve(handler: Handler, incoming: HttpRequest, epoch: Callable[[], in
     request = Request(
         route=route, body=body, life=life, call=None if call is None else CallId.parse(call), headers=headers
     )
+    if isinstance(handler, EndsWithClient) and handler.ends_with_client:
+        return await _while_there(incoming, partial(handler.handle, request))
     return await handler.handle(request)
+
+
+async def _while_there(incoming: HttpRequest, work: Callable[[], Awaitable[Reply]]) -> Reply:
+    """Do the work, and give it up when its client goes. Raises ClientDisconnect then."""
+    replies: list[Reply] = []
+    try:
+        async with anyio.create_task_group() as group:
+
+            async def watch() -> None:
+                while (await incoming.receive())["type"] != "http.disconnect":
+                    pass
+                group.cancel_scope.cancel()
+
+            group.start_soon(watch)
+            replies.append(await work())
+            group.cancel_scope.cancel()
+    except BaseExceptionGroup as error:  # Only the work can fail, and its error is the caller's.
+        raise error.exceptions[0] from error.exceptions[0].__cause__
+    if not replies:
+        raise ClientDisconnect
+    return replies[0]
 
 
 def _identity(incoming: HttpRequest) -> tuple[Life | None, str]:

@@ -128,6 +128,8 @@ class ModelServer(Holder[ModelState]):
 
     kind = "model"
     modes = Modes(checkpoint_mode="exported")
+    ends_with_client = True
+    """What had come of a call whose client has gone is kept for a repeat, and the backend is spared the rest."""
 
     def __init__(
         self,

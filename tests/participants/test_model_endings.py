@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import orjson
 import pytest
 
-from participants import Code, ModelServer, ParticipantError, Reply, Request
+from participants import Code, ModelServer, ParticipantError, Reply, Request, data_app
 from participants.backends import Feature
+from participants.data import CALL_HEADER, LIFE_HEADER
 from participants.inference.control import FailOrder, HoldOrder
 from participants.ledger import Ledger
 from store import Life
@@ -18,6 +20,7 @@ from tests.support.placed_model import (
     CALL,
     LIFE,
     NEXT,
+    Place,
     comparable,
     cut_at,
     placed,
@@ -243,3 +246,44 @@ async def test_a_call_that_accepts_another_rest_is_a_cut(accepts: bool) -> None:
             assert (counts["cut"], counts.get("anew_undeclared_feature", 0)) == ((1, 0) if accepts else (0, 1))
             group.cancel_scope.cancel()
         await place.let_go()
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_client_that_goes_away_ends_its_generation(named: bool) -> None:
+    """Over HTTP, without a stream: the backend stops, and the same call again generates only the rest."""
+    async with placed() as place:
+        await place.server.handle(place.request("completions", OTHER))
+        total = place.generated[-1]
+        place.backend.calls.clear()
+        place.backend.board.hold(HoldOrder(after_tokens=5))
+        request = place.request("completions", LIFE, CALL if named else None)
+        gone = anyio.Event()
+        async with anyio.create_task_group() as group:
+            group.start_soon(client_of, place, request, gone)
+            await place.backend.calls.wait(lambda: place.backend.calls.counts()["held"] == 1)
+            await until_heard(place.server, 5)
+            gone.set()
+            await place.backend.calls.wait(lambda: place.backend.calls.counts()["aborted"] == 1)
+        await place.let_go()
+        reply = await place.server.handle(request)
+        assert reply.body["usage"]["completion_tokens"] == total
+        assert place.generated == [5, total - 5]
+
+
+async def client_of(place: Place, request: Request, gone: anyio.Event) -> None:
+    """A client over HTTP that sends its call, and goes away when it is told to."""
+    messages = [{"type": "http.request", "body": orjson.dumps(request.body), "more_body": False}]
+
+    async def receive() -> dict[str, Any]:
+        if messages:
+            return messages.pop()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        """Nobody reads it."""
+
+    identity = {LIFE_HEADER: request.life, CALL_HEADER: request.call}
+    headers = [(name.encode(), str(value).encode()) for name, value in identity.items() if value]
+    scope = {"type": "http", "method": "POST", "path": request.route, "headers": headers, "query_string": b""}
+    await data_app(place.server)(scope, receive, send)
