@@ -31,6 +31,7 @@ from .cuts import (
     watch,
 )
 from .cuts.features import ranks_of
+from .cuts.response_reading import finish_of
 from .data import Reply, Request
 from .errors import Code, ParticipantError
 from .flights import Flight
@@ -141,7 +142,7 @@ class Generator:
         if not capabilities.streams or route not in capabilities.routes or self._loses_scores(flight.request):
             made = await self._upstream.complete(route, self.asked(flight.request), flight.request.life)
             self._noted(NO_PREFIX)
-            return Made(reply=checked(route, made))
+            return _whole_reply(route, made)
         return await self._streamed(flight)
 
     def _loses_scores(self, request: Request) -> bool:
@@ -160,7 +161,8 @@ class Generator:
                 prefix = flight.prefix()
                 here = len(prefix.ids or ()) if prefix else 0
                 breaks += 1
-                goes_on = error.details.get("reason") in GOES_ON and here > had and breaks <= MAX_BREAKS
+                came = here > had or bool(prefix and prefix.finish)
+                goes_on = error.details.get("reason") in GOES_ON and came and breaks <= MAX_BREAKS
                 if not goes_on:
                     raise
                 had = here
@@ -201,7 +203,7 @@ class Generator:
         body = self.asked(request)
         reading = await self._read(flight, request.route, asked_as_stream(request.route, body, self.known))
         if isinstance(reading, Reply):
-            return Made(reply=checked(request.route, reading))
+            return _whole_reply(request.route, reading)
         return self.whole(request, reading)
 
     def whole(self, request: Request, reading: Reading) -> Made:
@@ -238,9 +240,14 @@ class Generator:
             if chunks.status != 200:
                 return Reply(chunks.status, parse(b"".join([chunk async for chunk in chunks])))
             listening = flight.listen(route)
-            while (chunk := await listening.hear(chunks)) is not None:
-                if until is not None and until.feed(chunk):
-                    break
+            try:
+                while (chunk := await listening.hear(chunks)) is not None:
+                    if until is not None and until.feed(chunk):
+                        break
+            except ParticipantError as error:
+                # What breaks after the generation has said its end takes nothing away.
+                if error.details.get("reason") not in GOES_ON or not listening.reading().ended:
+                    raise
         return listening.reading()
 
     async def _continued(self, flight: Flight, prefix: Prefix, decision: Continue) -> "Made | Anew":
@@ -269,7 +276,7 @@ class Generator:
         self._noted(result.whole)
         taken = len(prefix.ids or ())
         self.tokens["continued"] += taken
-        exact = self.known.bit_equal and not decision.resampled
+        exact = prefix.finish or (self.known.bit_equal and not decision.resampled)
         headers = {CONTINUED_HEADER: "exact" if exact else "prefix"}
         reply = Reply(200, for_client(request.route, request.body, result.reply), headers)
         return Made(
@@ -284,7 +291,7 @@ class Generator:
         """What comes after the prefix; a refusal as it is."""
         says_why = self.known.says_stop_reason
         if decision.body is None:
-            return finished(decision.finish or "stop", says_stop_reason=says_why)
+            return finished(decision.finish or "stop", says_stop_reason=says_why, extras=prefix.extras)
         body = staged_body(dict(decision.body), prefix) if decision.as_ == "tokens" else decision.body
         if not decision.stops:
             return await self._read(flight, decision.route, body)
@@ -321,6 +328,12 @@ class Generator:
 
 def _ended_early() -> ParticipantError:
     return ParticipantError(Code.MODEL_FAILED, "the stream ended before the generation", {"reason": "broke_off"})
+
+
+def _whole_reply(route: str, reply: Reply) -> Made:
+    """What a backend answered as a whole, a refusal as well."""
+    made = checked(route, reply)
+    return Made(reply=made, finish=finish_of(route, made.body) if made.ok else "")
 
 
 GOES_ON = frozenset({"broke_off", "idle_timeout"})

@@ -19,6 +19,7 @@ from .plan import reader_of
 from .prefix import Prefix, Segment
 from .reading import COMPLETIONS, Reading, usage_of
 from .response_joining import response_of
+from .response_reading import finish_of
 from .scores import REPLACEMENT, as_columns, shaped, with_bytes
 from .stopping import Stop, StopWatch, find_stop, includes_stop
 from .toolformats import FORMATS, Parsed, ToolFormat, plain
@@ -27,6 +28,9 @@ MAX_RANKS = 1_000
 """More alternatives than anybody asks for."""
 _SPECIAL = re.compile(r"<[^<>\s]{1,64}>|\[/?[A-Z_]{2,32}\]")
 """What the names of special tokens look like."""
+_END = re.compile(rf"(?:{_SPECIAL.pattern})\Z")
+MAX_END = 256
+"""Characters of a text's end in which it can be told whether the name of a special token is part of it."""
 _OURS = frozenset({"call_ids", "items"})
 """What a prefix's head has beside the reply's own fields."""
 
@@ -40,6 +44,7 @@ class Joined:
     whole: Prefix
     """Its ids, log probabilities and segments."""
     finish: str
+    """As the reply has it, in one word."""
 
 
 def join(
@@ -76,7 +81,7 @@ def joined(
     known = None if raw_text is None or whole_text is None else parts.shown(whole_text)
     rest, told = (rest, False) if known is None else parts.without_echo(rest, known)
     text = head.rstrip(REPLACEMENT) + rest.prefix.text if told else _joined_text(head, rest.prefix.text, known)
-    if text == head and parts.withholds():
+    if text == head and parts.withholds() and not parts.is_whole():
         text = head.rstrip(REPLACEMENT)
     stop = find_stop(text, stops_of(body), passed=parts.passed(), marks=parts.marks(), included=includes_stop(body))
     if stop is not None:
@@ -84,12 +89,11 @@ def joined(
         rest, text = cut_rest(rest, stop.seen - begun, stop, mended=begun > len(head)), text[: stop.at]
     elif not rest.ended:
         raise ParticipantError(Code.MODEL_FAILED, "the rest of a generation has no end")
-    finish = rest.finish or "stop"
     whole = combined(prefix, _shaped(route, body, prefix, rest))
     whole = replace(whole, logprobs=with_bytes(whole.logprobs, text))
-    said = plain(text) if parts.reads is None else parts.reads.parse(text)
-    reply = _reply(route, body, rest, whole, said, text, finish)
-    return Joined(reply=reply, whole=whole, finish=finish)
+    said = plain(text) if parts.reads is None or parts.is_whole() else parts.reads.parse(text)
+    reply = _reply(route, body, rest, whole, said, text, rest.finish or "stop")
+    return Joined(reply=reply, whole=whole, finish=finish_of(route, reply))
 
 
 def watch(
@@ -123,6 +127,10 @@ def combined(prefix: Prefix, rest: Reading | Prefix) -> Prefix:
         segments=tuple(segments),
         calls=prefix.calls or after.calls,
         reasoning=prefix.reasoning or after.reasoning,
+        finish=after.finish or prefix.finish,
+        extras=after.extras or prefix.extras,
+        beside=prefix.beside or after.beside,
+        gaps=prefix.gaps or after.gaps or bool(prefix.ids),
     )
 
 
@@ -191,7 +199,7 @@ class _Parts:
         """The text of the prefix, in the form that the rest's text continues."""
         if self.raw_text is None:
             return self.prefix.text
-        shown = self.shown(self.raw_text)
+        shown = self._without_end(self.shown(self.raw_text))
         if self.reads is not None:
             return shown
         # A stream's text may lag behind its ids, or have gaps where it was cut before; but what it left out on purpose
@@ -228,6 +236,17 @@ class _Parts:
     def shown(self, raw: str) -> str:
         """Text of ids as the rest's stream shows it."""
         return raw if self.format is None else self.format.shown(raw)
+
+    def is_whole(self) -> bool:
+        """Whether the prefix is the whole, with its own text."""
+        return bool(self.prefix.finish) and self.raw_text is None
+
+    def _without_end(self, shown: str) -> str:
+        """Without the name of the id that ended it, which no stream shows, where nobody has named that id."""
+        text, end = self.prefix.text[-MAX_END:], _END.search(shown)
+        if not self.prefix.finish or end is None or (text and shown.endswith(text)):
+            return shown
+        return shown[: end.start()]
 
     def withholds(self) -> bool:
         """Whether the backend shows no half characters, not even at the end."""

@@ -26,6 +26,9 @@ RESAMPLABLE = frozenset({Feature.GREEDY, Feature.SAMPLED, Feature.SEED, Feature.
 """Where the backend does not declare one, a caller may accept another rest than the uncut one. The others decide what
 the reply looks like, and nothing makes up for them."""
 
+_LOST_AT_THE_END = frozenset({Feature.OTHER, Feature.REASONING, Feature.LOGPROBS})
+"""What a prefix may lack of a generation that has ended. The others decide what comes next, and nothing does."""
+
 
 class Reason(StrEnum):
     """Why a generation is made anew. Stable."""
@@ -74,7 +77,10 @@ class Continue:
 
     route: str = COMPLETIONS
     body: Mapping[str, Any] | None = None
-    """A streamed request. None: there is nothing left to generate, `finish` says why."""
+    """A streamed request. None: there is nothing left to generate, `finish` says why.
+
+    Where the backend had said its end, and no text is asked for, that of the prefix is whole.
+    """
     as_: Literal["tokens", "text"] = "tokens"
     finish: str | None = None
     resampled: bool = False
@@ -111,11 +117,16 @@ def plan(
     if verdict is Verdict.ANEW:
         return Anew(Reason.POLICY, f"weights {', '.join(each.weights or '?' for each in prefix.segments)}")
     missing = features_of(route, body) - capabilities.declared
+    if prefix.finish:
+        missing &= _LOST_AT_THE_END
     if breaking := missing - (RESAMPLABLE if resampled else frozenset()):
         return Anew(Reason.UNDECLARED_FEATURE, ", ".join(sorted(breaking)))
     reads = reader_of(route, body, capabilities.tool_format)
-    if may_call(body) and route != COMPLETIONS and reads is None:
+    ended = bool(prefix.finish) and not prefix.calls
+    if may_call(body) and route != COMPLETIONS and reads is None and not ended:
         return Anew(Reason.TOOL_FORMAT, capabilities.tool_format or "unknown")
+    if prefix.beside and not (reads is not None and reads.always):
+        return Anew(Reason.UNDECLARED_FEATURE, "something beside the content")
     asked = _Asked(route, body, prefix, capabilities, reads)
     try:
         return asked.rest(resampled=bool(missing), masked=verdict is Verdict.MASK)
@@ -144,6 +155,8 @@ class _Asked:
     def rest(self, *, resampled: bool, masked: bool) -> Continue | Anew:
         """The question for the rest, as token ids or as text."""
         ids = self.prefix.ids or ()
+        if self.prefix.finish and not (self.prefix.gaps or self.prefix.calls or self.prefix.beside):
+            return Continue(finish=self.prefix.finish, resampled=resampled, masked=masked)
         stops = stops_of(self.body)
         raw_ids = ids[:-1] if self._ends_by_itself() else ids
         common: Any = {"resampled": resampled, "masked": masked, "stops": stops, "raw_ids": raw_ids}
@@ -226,6 +239,8 @@ class _Asked:
 
     def _finish(self) -> str | None:
         """Why nothing is left to generate; None if something is."""
+        if self.prefix.finish:
+            return self.prefix.finish
         if self._has_ended():
             return "stop"
         left = self._left()

@@ -51,3 +51,11 @@ class Prefix:
     """Whether it has reasoning beside the content."""
     head: Mapping[str, Any] = field(default_factory=dict)
     """`id`, `created` and `model` of the reply, so that the joined reply has them too."""
+    finish: str = ""
+    """Why it ended, once the backend has said so: nothing is left to generate, and `text` is whole but for gaps."""
+    extras: Mapping[str, Any] = field(default_factory=dict)
+    """What else the backend said of the choice, such as `stop_reason`; only with a finish."""
+    beside: bool = False
+    """Whether it has something beside content, calls and reasoning, such as a refusal."""
+    gaps: bool = False
+    """Whether its text is of several streams, the first of which may have been behind its ids when it was cut."""

@@ -8,6 +8,7 @@ that is not whole yet does not count, and text that came after the last token id
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -27,6 +28,7 @@ _ENVELOPE = frozenset(
 _CHOICE = frozenset({"index", "delta", "text", "logprobs", "finish_reason", "token_ids", "prompt_token_ids"})
 _OBJECTS = frozenset({dict})
 _REASONING = ("reasoning_content", "reasoning")
+_KNOWN_BESIDE = frozenset({*_REASONING, "function_call"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +51,14 @@ class Reading:
     """After each event with ids: how many ids and how many characters of text there were."""
 
 
-def finished(finish: str, *, says_stop_reason: bool = False) -> Reading:
-    """A continuation of which nothing needs to be asked; of a server that `says_stop_reason` as it says it."""
-    extras = {"stop_reason": None} if says_stop_reason else {}
+def finished(
+    finish: str, *, says_stop_reason: bool = False, extras: Mapping[str, Any] = MappingProxyType({})
+) -> Reading:
+    """A continuation of which nothing needs to be asked; of a server that `says_stop_reason` as it says it.
+
+    `extras` are those that it has said already.
+    """
+    extras = ({"stop_reason": None} if says_stop_reason else {}) | dict(extras)
     return Reading(prefix=Prefix(ids=()), ended=True, finish=finish, extras=extras)
 
 
@@ -263,7 +270,9 @@ class ChoiceReader:
         )
 
     def _prefix(self, choice: _Choice) -> Prefix:
-        texts, scores = choice.covered if choice.ids is not None else (len(choice.texts), len(choice.scores))
+        texts, scores = len(choice.texts), len(choice.scores)
+        if choice.ids is not None and not choice.finish:
+            texts, scores = choice.covered
         ids = choice.ids
         if ids is None and self._prompt is not None:
             ids = array("I")
@@ -276,7 +285,10 @@ class ChoiceReader:
             segments=segments_of(self._weights, len(ids or ())),
             calls=bool(calls or choice.other.get("function_call")),
             reasoning=any(choice.other.get(key) for key in _REASONING),
-            head=self._head | ({"call_ids": calls} if calls else {}),
+            head=self._head | (self._late if choice.finish else {}) | ({"call_ids": calls} if calls else {}),
+            finish=choice.finish or "",
+            extras=choice.extras if choice.finish else {},
+            beside=any(key not in _KNOWN_BESIDE for key in choice.other),
         )
 
     def _reply(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import ParticipantError
+from ..generations import RESPONSES
 from .prefix import Prefix
 from .reading import SHAPES, Reading, failed, failure_of, ids_of, segments_of
 from .scores import Entry
@@ -32,7 +33,7 @@ class ResponseReader:
         self._covered = (0, 0)
         self._steps: list[tuple[int, int]] = []
         self._items: list[dict[str, Any]] = []
-        self._reasoning = False
+        self._reasoning = self._beside = False
         self._weights: list[tuple[int, str]] = []
         self._whole: dict[str, Any] | None = None
         self._failure: ParticipantError | None = None
@@ -63,6 +64,8 @@ class ResponseReader:
             self._begin(event["response"])
         elif "reasoning" in kind:
             self._reasoning = True
+        elif "refusal" in kind:
+            self._beside = True
         if (ids := event.get("token_ids")) is not None:
             if self._ids is None:
                 self._ids = []
@@ -108,7 +111,7 @@ class ResponseReader:
         return Reading(
             prefix=self._prefix(),
             ended=ended,
-            finish=_finish(self._whole) if self._whole is not None else None,
+            finish=finish_of(RESPONSES, self._whole) if self._whole is not None else None,
             reply=self._whole,
             usage=self._whole.get("usage") if self._whole is not None else None,
             failure=None if ended else failure,
@@ -132,7 +135,17 @@ class ResponseReader:
             calls=any(item["type"] not in ("message", "reasoning") for item in self._items),
             reasoning=self._reasoning,
             head=self._head | ({"items": self._items} if self._items else {}),
+            finish=finish_of(RESPONSES, self._whole) if self._whole is not None else "",
+            beside=self._beside,
         )
+
+
+def finish_of(route: str, reply: Mapping[str, Any]) -> str:
+    """Why a whole reply ended, in the one word that it has with and without a cut. Empty where it does not say."""
+    if route == RESPONSES:
+        return _finish(reply)
+    choices = reply.get("choices")
+    return str(choices[0].get("finish_reason") or "") if choices else ""
 
 
 def _finish(response: Mapping[str, Any]) -> str:

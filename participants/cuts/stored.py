@@ -28,6 +28,10 @@ def dump_prefix(prefix: Prefix) -> dict[str, Any]:
         "calls": prefix.calls,
         "reasoning": prefix.reasoning,
         "head": dict(prefix.head),
+        "finish": prefix.finish,
+        "extras": dict(prefix.extras),
+        "beside": prefix.beside,
+        "gaps": prefix.gaps,
     }
 
 
@@ -50,6 +54,11 @@ def load_prefix(value: Any) -> Prefix:
         calls=_typed(fields.get("calls"), bool, "calls"),
         reasoning=_typed(fields.get("reasoning"), bool, "reasoning"),
         head=_typed(fields.get("head"), dict, "head"),
+        # Checkpoints of before do not have these.
+        finish=_typed(fields.get("finish", ""), str, "finish"),
+        extras=_typed(fields.get("extras", {}), dict, "extras"),
+        beside=_typed(fields.get("beside", False), bool, "beside"),
+        gaps=_typed(fields.get("gaps", False), bool, "gaps"),
     )
 
 
