@@ -2,6 +2,7 @@
 
 1. A Ctrl-C ends the program with one line and exit code 130 from the first statement of `main` on, whatever is being
    imported. While a command runs, `signals.interruptible` makes it a KeyboardInterrupt: the command can clean up.
+   `midflight collect` has its own three signals, from the same statement to the end of the process.
 2. Streams 0 to 2 are open: a file of a store that got the number of a closed stream would be printed into.
 3. Nothing that is printed fails for its characters: what the encoding lacks comes out as an escape.
 """
@@ -11,8 +12,10 @@ import sys
 import traceback
 from contextlib import suppress
 
-from .signals import stop_at_interrupt
+from .signals import hold_for_a_run, stop_at_interrupt
 
+RUN = "collect"
+"""The command that has signals of its own."""
 FAILED = 4
 BUG = 70
 WORKERS = {"collect", "backend"}
@@ -21,7 +24,10 @@ WORKERS = {"collect", "backend"}
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
-    stop_at_interrupt()
+    if sys.argv[1:2] == [RUN]:
+        hold_for_a_run()
+    else:
+        stop_at_interrupt()
     open_streams()
     try:
         from .commands import run

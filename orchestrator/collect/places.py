@@ -85,6 +85,8 @@ def check_places(config: Config, file: Path | None) -> None:
     for (what, place), (other, theirs) in product(written.items(), read.items()):
         if place.within(theirs) and theirs.within(place):
             raise BadPlace(what, str(place), f"is {other} of this very run, which it would replace")
+    for what, place in written.items():
+        _check_file(what, place)
     for (what, place), (folder, its) in product([*written.items(), *read.items()], folders.items()):
         if place.within(its):
             raise BadPlace(what, str(place), f"lies in {folder} ({its}), which is written by its owner alone")
@@ -93,8 +95,6 @@ def check_places(config: Config, file: Path | None) -> None:
     for (what, place), (other, its) in combinations(folders.items(), 2):
         if place.within(its) or its.within(place):
             raise BadPlace(what, str(place), f"and {other} ({its}) lie in one another, and each has its own writer")
-    for what, place in written.items():
-        _check_file(what, place)
     for what, place in folders.items():
         _check_folder(what, place)
 

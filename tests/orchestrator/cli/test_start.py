@@ -44,6 +44,31 @@ def test_an_interrupt_while_the_program_starts_is_one_line(module: str) -> None:
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "midflight: interrupted\n")
 
 
+@pytest.mark.parametrize("module", ["orchestrator.cli.commands", "typer", "orchestrator.collect", "participants"])
+@pytest.mark.parametrize(
+    ("number", "code", "says"),
+    [
+        ("SIGTERM", 75, "midflight: stopped before anything was begun\n"),
+        ("SIGINT", 75, "midflight: stopped before anything was begun\n"),
+        ("SIGUSR1", 2, "error: nothing.toml cannot be read"),
+    ],
+)
+def test_a_run_hears_its_signals_while_it_starts(module: str, number: str, code: int, says: str) -> None:
+    """Whatever is being imported at that moment: it ends with its own code, or goes on to what it says anyway."""
+    script = INTERRUPTED_IMPORT.replace("SIGINT", number).replace('"checkpoints"', '"collect", "nothing.toml"')
+    ran = python(script.format(module=module))
+    assert (ran.returncode, ran.stdout) == (code, "")
+    assert ran.stderr.startswith(says)
+
+
+def test_a_signal_that_the_caller_ignores_stays_ignored_by_a_run() -> None:
+    """As SIGINT is in what a script starts in the background."""
+    ignored = INTERRUPTED_IMPORT.replace("import os, signal, sys", "import os, signal, sys\nIGNORE")
+    ignored = ignored.replace("IGNORE", "signal.signal(signal.SIGINT, signal.SIG_IGN)")
+    ran = python(ignored.replace('"checkpoints"', '"collect", "nothing.toml"').format(module="typer"))
+    assert (ran.returncode, ran.stderr[:6]) == (2, "error:")
+
+
 @pytest.mark.parametrize(
     "arguments", [("--version",), ("checkpoints", "--help"), ("ledger", "--help"), ("checkpoints", "list", "nowhere")]
 )

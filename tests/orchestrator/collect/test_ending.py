@@ -106,6 +106,31 @@ def test_a_signal_while_a_finished_run_closes_ends_it_with_its_own_code(run: Run
     assert len(read_rows(run.folder / "out.jsonl")) == start.summary["rows"] == 4
 
 
+LATE = """
+import atexit
+import os
+import signal
+from tests.support.logged_counter import LoggedCounter as Server
+
+NUMBERS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
+
+class Late:
+    def __del__(self, kill=os.kill, pid=os.getpid(), numbers=NUMBERS):
+        for number in numbers:
+            kill(pid, number)
+
+late = Late()
+atexit.register(os.kill, os.getpid(), signal.SIGUSR1)
+"""
+
+
+def test_a_signal_while_the_interpreter_ends_changes_no_exit_code(run: Run) -> None:
+    """Sent while modules are torn down, after Python has given up its handlers; and before that, SIGUSR1."""
+    (run.folder / "late_server.py").write_text(LATE)
+    run.server = "late_server:Server"
+    assert run.finish(code=0).summary["rows"] == 4
+
+
 def test_sigterm_and_sigusr1_before_the_first_episode_end_with_75_or_do_nothing(run: Run) -> None:
     """A start that waits, here for a store that a live collector has, hears them as any other."""
     run.backend.control.hold(substring="Task")

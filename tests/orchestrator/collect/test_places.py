@@ -90,6 +90,13 @@ OWN: list[tuple[str, dict[str, str], Prepare, str]] = [
     ),
     ("in a store by URL", {"output": "s3://b//runs/x.jsonl", "store": "S3A://b/runs/"}, nothing, "checkpoint.url"),
     ("a folder", {"output": "folder"}, lambda folder: (folder / "folder").mkdir(), "run.output: .* is a folder"),
+    ("the folder of the run", {"output": "."}, nothing, "names a folder"),
+    (
+        "a folder with the store in it",
+        {"output": "folder", "store": "folder/store"},
+        lambda folder: (folder / "folder").mkdir(),
+        "run.output: .* is a folder",
+    ),
     ("a folder to be", {"output": "folder/"}, nothing, "names a folder"),
     ("a folder in a bucket", {"output": "s3://b/"}, nothing, "names a folder"),
     ("a device", {"output": "null"}, lambda folder: (folder / "null").symlink_to(os.devnull), "is no plain file"),
