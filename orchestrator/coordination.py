@@ -45,7 +45,17 @@ from .errors import (
     RestoreFailed,
     TalliesDiffer,
 )
-from .fleet import CALL_TIMEOUT_S, PREPARE_ORDER, RESUME_ORDER, Fleet, Member, Outcome, ask_all, failures_of
+from .fleet import (
+    CALL_TIMEOUT_S,
+    PREPARE_ORDER,
+    RESUME_ORDER,
+    Fleet,
+    Member,
+    Outcome,
+    ask_all,
+    check_seconds,
+    failures_of,
+)
 
 Answer = TypeVar("Answer", bound=BaseModel)
 GRACE_S = 5.0
@@ -71,6 +81,7 @@ async def prepare(fleet: Fleet, round_: CheckpointId, *, timeout_s: float, lease
     Returns with blockers where the deadline came first, admission still closed. Raises PrepareFailed where somebody
     failed or hung. Whatever it raises, and where it is cancelled, every participant was told to abort.
     """
+    check_seconds(timeout_s=timeout_s, lease_s=lease_s)
     try:
         return await _prepare(fleet, round_, timeout_s, lease_s)
     except BaseException:
@@ -111,6 +122,7 @@ async def commit(
 
     `left_out` are restarts and dropped: who has a dispatched, undelivered life that stands nowhere refuses.
     """
+    check_seconds(timeout_s=timeout_s)
     lives: dict[str, Any] = {"scope": tuple(scope), "left_out": tuple(left_out)}
 
     def message(member: Member) -> Commit:
@@ -142,6 +154,7 @@ def check_tallies(fleet: Fleet, answers: Sequence[Committed]) -> None:
 
 async def renew(fleet: Fleet, round_: CheckpointId, *, lease_s: float) -> None:
     """Extend every lease: after the last commit reply, proof that all stood still together. Raises RenewFailed."""
+    check_seconds(lease_s=lease_s)
 
     def message(member: Member) -> Renew:
         return Renew(**fleet.envelope(member), round=round_, lease_s=lease_s)
@@ -167,6 +180,7 @@ async def restore(
     Both under one deadline. Every participant that the checkpoint names must be in the fleet, or RestoreFailed names
     it; another one in the fleet is new since then and has nothing to restore.
     """
+    check_seconds(timeout_s=timeout_s)
     lives, deadline = tuple(scope), anyio.current_time() + timeout_s
     shards = _shards(fleet)
 
@@ -199,6 +213,7 @@ async def retire(fleet: Fleet, lives: Sequence[Life], *, timeout_s: float) -> fr
 
     One deadline for all kinds; also those that come after it are told, and fence what does not stop at once.
     """
+    check_seconds(timeout_s=timeout_s)
     not_stopped: set[Life] = set()
     deadline = anyio.current_time() + timeout_s
     for kinds in (("environment",), ("agent",), ("model", "resources")):

@@ -5,12 +5,13 @@ A participant that fails or hangs is data: `ask_all` returns an outcome a member
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, Generic, TypeVar
 
 import anyio
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
-from participants import Adopt, Adopted, Capabilities, Floor, Message
+from participants import Adopt, Adopted, Capabilities, Code, Floor, Message, ParticipantError
 
 from .errors import ControlFailed
 from .links import Link
@@ -60,7 +61,10 @@ class Fleet:
     floor: Floor = field(default_factory=Floor)
 
     def envelope(self, member: Member) -> dict[str, Any]:
-        """Run, epoch, floor and incarnation for one member."""
+        """Run, epoch, floor and incarnation for one member. Raises ParticipantError before an epoch is adopted."""
+        if self.epoch < 1:
+            problem = f"epoch {self.epoch} is none: claim one, which is 1 or higher, and adopt it before anything else"
+            raise ParticipantError(Code.INVALID_REQUEST, problem)
         return {
             "run": self.run,
             "epoch": self.epoch,
@@ -119,6 +123,8 @@ async def ask_all(
     async def ask(position: int, member: Member) -> None:
         try:
             outcomes[position] = Outcome(member, await member.link.send(message(member), answer), None)
+        except ValidationError as error:
+            outcomes[position] = Outcome(member, None, _translated(error))
         except Exception as error:  # A bad participant is data: whatever it raised is reported, by name.
             outcomes[position] = Outcome(member, None, error)
 
@@ -127,6 +133,20 @@ async def ask_all(
             for position, member in enumerate(members):
                 group.start_soon(ask, position, member)
     return outcomes
+
+
+def _translated(error: ValidationError) -> ParticipantError:
+    """What is wrong with a message, as the participant would have said it."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(step) for step in first["loc"]) or error.title
+    return ParticipantError(Code.INVALID_REQUEST, f"{where}: {first['msg']}")
+
+
+def check_seconds(**given: float) -> None:
+    """Raises ControlFailed for what is no time: NaN, endless or negative."""
+    wrong = {name: f"{seconds!r} is no number of seconds" for name, seconds in given.items() if not 0 <= seconds < inf}
+    if wrong:
+        raise ControlFailed(wrong)
 
 
 def failures_of(outcomes: Sequence[Outcome[Any]]) -> dict[str, BaseException | str]:

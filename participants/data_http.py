@@ -2,7 +2,7 @@
 
 Identity is the life: the header `x-midflight-life`, or the path prefix `/rollouts/<rollout_id>/<epoch>.<attempt>.<n>`
 of clients that cannot set headers. Where both stand they must be equal. A request without a life is served as it
-comes while this process knows no epoch, and refused once it does: nobody could tell whose work it is.
+comes while its handler knows no epoch, and refused once it does: nobody could tell whose work it is.
 
 Errors are `{"error": {"code", "message", "hint", "details"}}` with the code in `x-midflight-error`. Text goes out as
 text, anything else as JSON, streams as server-sent events, chunk by chunk.
@@ -54,12 +54,20 @@ class EndsWithClient(Protocol):
     ends_with_client: bool
 
 
-def data_app(handler: Handler, *, epoch: Callable[[], int] = lambda: 0) -> Starlette:
-    """The app; `epoch` gives the epoch that this process knows, 0 for none."""
+class Served(Handler, Protocol):
+    """A handler that knows whether it takes part in a run; participants of every kind do."""
+
+    @property
+    def epoch(self) -> int:
+        """That its control plane knows; 0 for none."""
+
+
+def data_app(handler: Served) -> Starlette:
+    """The app of one participant."""
 
     async def serve(incoming: HttpRequest) -> Response:
         try:
-            return _respond(await _serve(handler, incoming, epoch))
+            return _respond(await _serve(handler, incoming))
         except ParticipantError as error:
             return _respond(_error(error))
         except ClientDisconnect:
@@ -75,9 +83,9 @@ def data_app(handler: Handler, *, epoch: Callable[[], int] = lambda: 0) -> Starl
     return Starlette(routes=[*routes, Route("/{path:path}", serve, methods=["GET", "POST"])])
 
 
-async def _serve(handler: Handler, incoming: HttpRequest, epoch: Callable[[], int]) -> Reply:
+async def _serve(handler: Served, incoming: HttpRequest) -> Reply:
     life, route = _identity(incoming)
-    if life is None and epoch():
+    if life is None and handler.epoch:
         raise ParticipantError(
             Code.INVALID_REQUEST, f"this server takes part in checkpoints, and the call has no {LIFE_HEADER}"
         )

@@ -105,6 +105,8 @@ class Holder(ABC, Generic[State]):
         self.gate = gate or Gate()
         self.author_hooks = Hooks()
         self.fences = Fences()
+        self.epoch = 0
+        """That the control plane knows; 0 while this process takes part in no run."""
         self._held: dict[str, Held[State]] = {}
         self._stopping: dict[Life, Held[State]] = {}
         """Ended, with work that has not stopped yet: freed when it has, and never used again."""
@@ -149,7 +151,10 @@ class Holder(ABC, Generic[State]):
     # Calls
 
     async def enter(self, life: Life, *, creates: bool = False) -> Held[State]:
-        """The life's state, after fencing. Raises `stale_life`, touching nothing."""
+        """The life's state, after fencing. Raises `stale_life`, or for an epoch not adopted yet, touching nothing."""
+        if 0 < self.epoch < life.epoch:
+            problem = f"{life} is of epoch {life.epoch}, and {self.role} knows {self.epoch}: adopt comes first"
+            raise ParticipantError(Code.INVALID_REQUEST, problem, {"epoch": self.epoch})
         while life.rollout_id in self._restoring:
             await self._settled.wait()
         held = self._held.get(life.rollout_id)
@@ -346,6 +351,10 @@ class Holder(ABC, Generic[State]):
             "kept_replies": sum([held.replies.count for held in self._held.values()]),
             "refused": self.refused,
         }
+
+    def adopted(self, epoch: int) -> None:
+        """From here on this process takes part in a run, and lives of a higher epoch are nobody's."""
+        self.epoch = epoch
 
     def raise_floor(self, floor: Floor) -> None:
         """End what is below the floor, and forget its fences.

@@ -58,6 +58,9 @@ class Owner(Protocol):
     def counts(self) -> dict[str, int]:
         """For the status."""
 
+    def adopted(self, epoch: int) -> None:
+        """The epoch that the control plane knows from here on."""
+
     def raise_floor(self, floor: Floor) -> None:
         """End everything below the floor, and forget its fences."""
 

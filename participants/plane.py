@@ -146,7 +146,9 @@ class ControlPlane:
 
     async def adopt(self, call: Adopt) -> Adopted:
         """Take a higher epoch, and end what lower ones have open."""
-        if self.book.adopt(call):
+        lower_is_open = self.book.adopt(call)
+        self._owner.adopted(self.book.epoch)
+        if lower_is_open:
             await self._abort_round()
         self._take_floor(call)
         return Adopted(incarnation=self.book.incarnation, lives=tuple(self._owner.live()))

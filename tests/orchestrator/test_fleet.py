@@ -5,14 +5,18 @@ from typing import Any
 import anyio
 import pytest
 
-from orchestrator.errors import ControlFailed
+from orchestrator.coordination import commit, prepare, renew, restore, retire
+from orchestrator.errors import ControlFailed, PrepareFailed
 from orchestrator.fleet import PREPARE_ORDER, RESUME_ORDER, adopt, ask_all, discover, failures_of
 from participants import Code, Floor, ParticipantError, Status
 from participants.wire import Prepare, Prepared
+from store import Ref
 from tests.support.checkpoints import memory_store
 from tests.support.owners import ON_PUSHED_LOOP, Party, lives, party, push, round_id
 
 pytestmark = [pytest.mark.unit, pytest.mark.anyio]
+
+REF = Ref(checkpoint=round_id(), digest="d" * 64, run_id="a" * 32)
 
 
 @pytest.fixture
@@ -142,3 +146,49 @@ async def test_a_fleet_of_nobody_answers_nothing() -> None:
     """No error, and no deadline to wait for."""
     assert await ask_all([], lambda member: Prepare.model_construct(), Prepared) == []
     assert (await discover([], memory_store().run_id)).members == ()
+
+
+async def test_an_epoch_below_one_is_no_epoch() -> None:
+    """Neither adopted, nor asked with before one is adopted; the error says what to do, in plain words."""
+    async with party() as at:
+        found = await discover([server.link for server in at.servers], at.store.run_id)
+        for asked in (adopt(found, 0), adopt(found, -1)):
+            with pytest.raises(ControlFailed, match=r"epoch -?[01] is none: claim one") as caught:
+                await asked
+            assert len(caught.value.failures) == len(at.servers)
+        with pytest.raises(PrepareFailed, match="epoch 0 is none: claim one"):
+            await prepare(found, round_id(), timeout_s=1, lease_s=9)
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0])
+async def test_what_is_no_time_is_refused_and_nobody_is_asked(seconds: float) -> None:
+    """By every workflow that takes one."""
+    async with party() as at:
+        fleet, round_ = at.fleet, round_id()
+        before = [list(server.link.sent) for server in at.servers]
+        for asked in (
+            prepare(fleet, round_, timeout_s=seconds, lease_s=9),
+            prepare(fleet, round_, timeout_s=1, lease_s=seconds),
+            commit(fleet, round_, [], None, timeout_s=seconds),
+            renew(fleet, round_, lease_s=seconds),
+            restore(fleet, round_, REF, [], timeout_s=seconds),
+            retire(fleet, [], timeout_s=seconds),
+        ):
+            with pytest.raises(ControlFailed, match=r"_s: .* is no number of seconds"):
+                await asked
+        assert [server.link.sent for server in at.servers] == before
+
+
+async def test_a_message_that_cannot_be_is_refused_in_plain_words() -> None:
+    """As the participant would have said it, and not as the text of a library."""
+    async with party() as at:
+
+        def wrong(member: Any) -> Any:
+            return Prepare(**at.fleet.envelope(member), round=round_id(), timeout_s=-1, lease_s=9)
+
+        for failure in failures_of(await ask_all(at.fleet.members, wrong, Prepared)).values():
+            assert isinstance(failure, ParticipantError)
+            assert (failure.code, failure.message) == (
+                Code.INVALID_REQUEST,
+                "timeout_s: Input should be greater than 0",
+            )

@@ -13,7 +13,9 @@ from participants.data_http import data_app
 from participants.errors import Code, ParticipantError
 from participants.peer import HttpPeer, LocalPeer
 from participants.servers import CounterServer
+from participants.wire import Adopt
 from store import Life
+from tests.support.owners import controlled
 
 pytestmark = [pytest.mark.unit, pytest.mark.anyio]
 
@@ -28,6 +30,7 @@ class Echo:
     reply: Reply = field(default_factory=lambda: Reply(200, {"ok": True}))
     error: Exception | None = None
     role: str = "resources.main"
+    epoch: int = 0
     asked: list[Request] = field(default_factory=list)
 
     async def handle(self, request: Request) -> Reply:
@@ -37,9 +40,9 @@ class Echo:
         return self.reply
 
 
-def client(handler: Any, epoch: int = 0) -> httpx.AsyncClient:
+def client(handler: Any) -> httpx.AsyncClient:
     """A client whose requests reach the app without a socket."""
-    transport = httpx.ASGITransport(app=data_app(handler, epoch=lambda: epoch))
+    transport = httpx.ASGITransport(app=data_app(handler))
     return httpx.AsyncClient(transport=transport, base_url="http://here")
 
 
@@ -55,8 +58,8 @@ async def test_a_request_is_the_same_in_process_and_over_http() -> None:
 
 async def test_the_path_prefix_names_the_life() -> None:
     """For clients that cannot set headers; with an equal header it is fine, with another one it is refused."""
-    echo = Echo()
-    async with client(echo, epoch=1) as http:
+    echo = Echo(epoch=1)
+    async with client(echo) as http:
         path = "/rollouts/r0/1.0.3/v1/responses"
         assert (await http.post(path, json={})).status_code == 200
         assert (await http.post(path, json={}, headers={"x-midflight-life": str(LIFE)})).status_code == 200
@@ -65,11 +68,39 @@ async def test_the_path_prefix_names_the_life() -> None:
     assert [(each.life, each.route) for each in echo.asked] == [(LIFE, "/v1/responses")] * 2
 
 
+async def test_the_app_of_a_server_under_a_control_plane_knows_by_itself_that_it_takes_part_in_a_run() -> None:
+    """Nobody has to tell it: from its adopt on, a client without a life is refused, also for what it began before."""
+    server = CounterServer()
+    row = {"initial_count": 3}
+    async with controlled(server, None).run() as plane, client(server) as http:
+        assert (await http.post("/seed_session", json=row)).status_code == 200
+        await plane.adopt(Adopt(run="r", epoch=1))
+        for route, body in (("/seed_session", row), ("/get_counter_value", {})):
+            reply = await http.post(route, json=body)
+            assert (reply.status_code, reply.json()["error"]["code"]) == (422, "invalid_request")
+        named = {"x-midflight-life": str(LIFE)}
+        assert (await http.post("/seed_session", json=row, headers=named)).status_code == 200
+
+
+async def test_a_life_of_an_epoch_that_nobody_adopted_here_is_refused() -> None:
+    """Else a server that missed an adopt would take part in two runs at once; it changes nothing."""
+    server = CounterServer()
+    async with controlled(server, None).run() as plane, client(server) as http:
+        await plane.adopt(Adopt(run="r", epoch=1))
+        named = {"x-midflight-life": "r0/2.0#0"}
+        reply = await http.post("/seed_session", json={"initial_count": 3}, headers=named)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (422, "invalid_request")
+        assert "adopt comes first" in reply.json()["error"]["message"]
+        assert list(server.live()) == []
+        await plane.adopt(Adopt(run="r", epoch=2))
+        assert (await http.post("/seed_session", json={"initial_count": 3}, headers=named)).status_code == 200
+
+
 @pytest.mark.parametrize("epoch", [0, 1])
 async def test_a_request_without_a_life_is_served_only_without_an_epoch(epoch: int) -> None:
     """Once the server takes part in checkpoints nobody could tell whose work it is."""
-    echo = Echo()
-    async with client(echo, epoch) as http:
+    echo = Echo(epoch=epoch)
+    async with client(echo) as http:
         reply = await http.post("/add", json={})
     assert (reply.status_code, len(echo.asked)) == ((422, 0) if epoch else (200, 1))
 

@@ -245,7 +245,9 @@ async def proxied(*, cuts: bool = False) -> AsyncIterator[tuple[Backend, AsyncOp
     backend = Backend(Settings(control=True))
     async with serving(backend) as url, OpenAIEndpoint(f"{url}/v1", retry_for_s=0.0) as endpoint:
         known = LazyCapabilities(endpoint, backend.settings.model) if cuts else None
-        transport = httpx.ASGITransport(app=data_app(ModelServer(endpoint, cuts=known), epoch=lambda: 1))
+        model = ModelServer(endpoint, cuts=known)
+        model.adopted(1)
+        transport = httpx.ASGITransport(app=data_app(model))
         http: Any
         async with httpx.AsyncClient(transport=transport) as http:
             base = "http://proxy/rollouts/r0/1.0.0/v1"

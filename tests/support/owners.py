@@ -228,7 +228,7 @@ class Server:
         return f"{c.kind}.{c.name}/{c.process}"
 
 
-def controlled(owner: Notebook, store: Store | None, process: str = "w0") -> ControlPlane:
+def controlled(owner: Holder[Any], store: Store | None, process: str = "w0") -> ControlPlane:
     """A plane on the loop's own clock."""
     return ControlPlane(owner, store, process=process, clock=anyio.current_time)
 
