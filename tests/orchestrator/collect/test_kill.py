@@ -217,7 +217,7 @@ def test_many_seeds_of_kills_repeat_nothing_before_their_boundaries(
     tmp_path: Path, seaweed: S3Server, request: pytest.FixtureRequest
 ) -> None:
     """As above, for as many seeds as wanted, every fourth one on object storage."""
-    for seed in seeds(int(os.environ.get(COUNT_VARIABLE, "20"))):
+    for seed in seeds(int(os.environ.get(COUNT_VARIABLE, "6"))):
         folder = tmp_path / str(seed)
         folder.mkdir()
         kills(folder, seed, replay(seed, "scale", request), seaweed if seed % 4 == 0 else None)
