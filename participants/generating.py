@@ -15,6 +15,7 @@ from .backends.capabilities import NOTHING, Capabilities
 from .backends.lazy import LazyCapabilities
 from .cuts import (
     Anew,
+    CannotTell,
     Continue,
     Policy,
     Prefix,
@@ -23,6 +24,7 @@ from .cuts import (
     StopWatch,
     always_continue,
     asked_as_stream,
+    check_marks,
     finished,
     for_client,
     is_inside_character,
@@ -171,7 +173,7 @@ class Generator:
         prefix = await self.whole_prefix(flight)
         if prefix is not None:
             decision = self.decide(flight.request, prefix)
-            made = await self._continued(flight, prefix, decision) if isinstance(decision, Continue) else decision
+            made = await self._joined(flight, prefix, decision) if isinstance(decision, Continue) else decision
             if isinstance(made, Made):
                 return made
             self.give_up(made, prefix)
@@ -250,11 +252,21 @@ class Generator:
                     raise
         return listening.reading()
 
+    async def _joined(self, flight: Flight, prefix: Prefix, decision: Continue) -> "Made | Anew":
+        """As `_continued`, where marks cannot be told from their names as well."""
+        try:
+            return await self._continued(flight, prefix, decision)
+        except CannotTell as error:
+            return Anew(Reason.MARKS, str(error))
+
     async def _continued(self, flight: Flight, prefix: Prefix, decision: Continue) -> "Made | Anew":
         """The joined reply, or why there is none after all."""
         if decision.check is not None and not await self._is_same(decision):
             return Anew(Reason.RETOKENISED)
         raw = await self._text_of(decision.raw_ids) if decision.needs_raw_text else None
+        request, tool_format = flight.request, self.known.tool_format
+        body = self.asked(request)
+        check_marks(body, prefix, route=request.route, raw_text=raw, tool_format=tool_format)
         rest = await self._rest(flight, prefix, decision, raw)
         if isinstance(rest, Reply):
             return Anew(Reason.REFUSED, str(rest.status))
@@ -263,16 +275,7 @@ class Generator:
         whole_text = None
         if is_inside_character(raw):
             whole_text = await self._text_of((*decision.raw_ids, *(rest.prefix.ids or ())))
-        request = flight.request
-        result = joined(
-            request.route,
-            self.asked(request),
-            prefix,
-            rest,
-            raw_text=raw,
-            whole_text=whole_text,
-            tool_format=self.known.tool_format,
-        )
+        result = joined(request.route, body, prefix, rest, raw_text=raw, whole_text=whole_text, tool_format=tool_format)
         self._noted(result.whole)
         taken = len(prefix.ids or ())
         self.tokens["continued"] += taken

@@ -8,7 +8,7 @@ or a function of the prompt: it stays the same however often the generation is c
 import hashlib
 import re
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from .response_joining import response_of
 from .response_reading import finish_of
 from .scores import REPLACEMENT, as_columns, shaped, with_bytes
 from .stopping import Stop, StopWatch, find_stop, includes_stop
-from .toolformats import FORMATS, Parsed, ToolFormat, plain
+from .toolformats import FORMATS, MARK_IDS, Parsed, ToolFormat, named, plain, told
 
 MAX_RANKS = 1_000
 """More alternatives than anybody asks for."""
@@ -74,13 +74,14 @@ def joined(
     """Join what `plan` asked for.
 
     `raw_text` is the text of the plan's `raw_ids`, as `/detokenize` gives it. `whole_text`, that of `raw_ids` and the
-    rest's ids, is needed only where `is_inside_character(raw_text)`. Raises `model_failed` where the rest has no end.
+    rest's ids, is needed only where `is_inside_character(raw_text)`. Raises `model_failed` where the rest has no end,
+    and CannotTell where marks cannot be told from their names.
     """
     parts = _Parts(route, body, prefix, raw_text, FORMATS.get(tool_format), reader_of(route, body, tool_format))
-    head = parts.head()
-    known = None if raw_text is None or whole_text is None else parts.shown(whole_text)
-    rest, told = (rest, False) if known is None else parts.without_echo(rest, known)
-    text = head.rstrip(REPLACEMENT) + rest.prefix.text if told else _joined_text(head, rest.prefix.text, known)
+    head, rest = parts.head(), parts.told(rest)
+    known = None if raw_text is None or whole_text is None else parts.shown(whole_text, rest.prefix.ids or ())
+    rest, knows = (rest, False) if known is None else parts.without_echo(rest, known)
+    text = head.rstrip(REPLACEMENT) + rest.prefix.text if knows else _joined_text(head, rest.prefix.text, known)
     if text == head and parts.withholds() and not parts.is_whole():
         text = head.rstrip(REPLACEMENT)
     stop = find_stop(text, stops_of(body), passed=parts.passed(), marks=parts.marks(), included=includes_stop(body))
@@ -90,8 +91,9 @@ def joined(
     elif not rest.ended:
         raise ParticipantError(Code.MODEL_FAILED, "the rest of a generation has no end")
     whole = combined(prefix, _shaped(route, body, prefix, rest))
+    said = plain(named(text)) if parts.reads is None or parts.is_whole() else parts.reads.parse(text)
+    text = named(text)
     whole = replace(whole, logprobs=with_bytes(whole.logprobs, text))
-    said = plain(text) if parts.reads is None or parts.is_whole() else parts.reads.parse(text)
     reply = _reply(route, body, rest, whole, said, text, rest.finish or "stop")
     return Joined(reply=reply, whole=whole, finish=finish_of(route, reply))
 
@@ -99,9 +101,18 @@ def joined(
 def watch(
     body: Mapping[str, Any], prefix: Prefix, *, route: str, raw_text: str | None, tool_format: str = ""
 ) -> StopWatch:
-    """What reads along with the rest, where the plan names stop strings."""
+    """What reads along with the rest, where the plan names stop strings. Raises CannotTell, now or as it reads."""
     parts = _Parts(route, body, prefix, raw_text, FORMATS.get(tool_format), reader_of(route, body, tool_format))
-    return StopWatch(stops_of(body), parts.head(), parts.passed(), parts.marks())
+    if parts.marks() is None:
+        return StopWatch(stops_of(body), parts.head(), parts.passed())
+    return StopWatch(stops_of(body), parts.head(), parts.passed(), parts.marks(), told)
+
+
+def check_marks(
+    body: Mapping[str, Any], prefix: Prefix, *, route: str, raw_text: str | None, tool_format: str = ""
+) -> None:
+    """Raises CannotTell, before anything is asked for, where the prefix could not be joined for it."""
+    _Parts(route, body, prefix, raw_text, FORMATS.get(tool_format), reader_of(route, body, tool_format)).head()
 
 
 def is_inside_character(raw_text: str | None) -> bool:
@@ -198,9 +209,10 @@ class _Parts:
     def head(self) -> str:
         """The text of the prefix, in the form that the rest's text continues."""
         if self.raw_text is None:
-            return self.prefix.text
+            ids = self.prefix.ids or ()
+            return self.prefix.text if self.marks() is None or self.is_whole() else told(self.prefix.text, ids)
         shown = self._without_end(self.shown(self.raw_text))
-        if self.reads is not None:
+        if self.reads is not None or self.marks() is not None:
             return shown
         # A stream's text may lag behind its ids, or have gaps where it was cut before; but what it left out on purpose
         # stays out.
@@ -233,9 +245,26 @@ class _Parts:
                 return replace(rest, prefix=replace(rest.prefix, text=tail[echoed:]), steps=steps), True
         return rest, False
 
-    def shown(self, raw: str) -> str:
-        """Text of ids as the rest's stream shows it."""
-        return raw if self.format is None else self.format.shown(raw)
+    def shown(self, raw: str, more: Sequence[int] = ()) -> str:
+        """Text of the prefix's ids, and of `more`, as the rest's stream shows it."""
+        if self.format is None or self.format.marks is None:
+            return raw if self.format is None else self.format.shown(raw)
+        ids = self.prefix.ids or ()
+        # What ended it is not among the ids whose text it is.
+        if ids and ids[-1] == MARK_IDS["<|end|>"] and not self.body.get("ignore_eos"):
+            ids = ids[:-1]
+        return self.format.shown(told(raw, (*ids, *more), all_shown=True))
+
+    def told(self, rest: Reading) -> Reading:
+        """The rest with its marks told, event by event."""
+        text, ids = rest.prefix.text, rest.prefix.ids or ()
+        if self.marks() is None or "<|" not in text:
+            return rest
+        pieces, count, seen = [], 0, 0
+        for there, chars in (*rest.steps, (len(ids), len(text))):
+            pieces.append(told(text[seen:chars], ids[count:there]))
+            count, seen = there, chars
+        return replace(rest, prefix=replace(rest.prefix, text="".join(pieces)))
 
     def is_whole(self) -> bool:
         """Whether the prefix is the whole, with its own text."""
@@ -255,7 +284,7 @@ class _Parts:
 
     def passed(self) -> int:
         """Characters in which the backend has found no stop string: it would not have shown them."""
-        return len(self.prefix.text) if self.head().startswith(self.prefix.text) else 0
+        return len(self.prefix.text) if named(self.head()).startswith(self.prefix.text) else 0
 
     def marks(self) -> Any:
         """What in the text is no text."""

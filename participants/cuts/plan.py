@@ -51,6 +51,9 @@ class Reason(StrEnum):
     """The run's policy says so, as for weights that are too old."""
     RETOKENISED = "retokenised"
     """As text the prefix has other ids. Found when it is checked."""
+    MARKS = "marks"
+    """The name of a mark stands in it as plain text and as a mark, and nobody can tell which is which. Found when it is
+    joined."""
     REFUSED = "refused"
     """The backend refused the continuation. Found when it is asked."""
 

@@ -1,7 +1,7 @@
 """Stop strings that begin in the prefix and end in the rest: the backend sees only the rest, so they are found here."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,8 +58,19 @@ class StopWatch:
     ids, and this alone ends it: the first token that completes one is known then. Else the backend finds them all.
     """
 
-    def __init__(self, stops: Sequence[str], text: str, passed: int, marks: re.Pattern[str] | None = None) -> None:
-        """`text` is that of the prefix's ids; of it, the backend has shown `passed` characters."""
+    def __init__(
+        self,
+        stops: Sequence[str],
+        text: str,
+        passed: int,
+        marks: re.Pattern[str] | None = None,
+        told: Callable[[str, Sequence[int]], str] = lambda text, ids: text,
+    ) -> None:
+        """`text` is that of the prefix's ids; of it, the backend has shown `passed` characters.
+
+        `told` tells the `marks` in the text of one event by its ids.
+        """
+        self._told = told
         self._stops = tuple(stops)
         self._marks = marks
         self._longest = max(map(len, self._stops), default=0)
@@ -93,7 +104,8 @@ class StopWatch:
         events, _ = parsed(b"".join(b"data: " + payload + b"\n\n" for payload in payloads))
         for event in events:
             for choice in event.get("choices") or ():
-                self._text += choice.get("text") or (choice.get("delta") or {}).get("content") or ""
+                text = choice.get("text") or (choice.get("delta") or {}).get("content") or ""
+                self._text += self._told(text, choice.get("token_ids") or ())
         self.stop = find_stop(self._text, self._stops, passed=self._passed, marks=self._marks)
         self._forget()
         return self.stop is not None

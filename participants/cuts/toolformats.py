@@ -1,11 +1,12 @@
 """How calls of tools stand in the text that a model generates, read as its server reads them.
 
 marks    text<|refusal|>text<|call|>name\\narguments<|call|>...     the deterministic backend and its real worker
+         A model may write the name of a mark as plain text: only ids say which name is a mark (`told`).
 hermes   text<tool_call>\\n{"name": ..., "arguments": {...}}\\n</tool_call>...     vLLM's and SGLang's of that name
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -51,17 +52,52 @@ class ToolFormat:
 
     name: str
     parse: Callable[[str], Parsed]
+    """Of text in which marks are told."""
     shown: Callable[[str], str]
-    """Raw text as Completions shows it."""
+    """Raw text in which marks are told, as Completions shows it."""
     always: bool
     """Whether the server reads calls in every reply, or only where tools were offered."""
     marks: re.Pattern[str] | None = None
-    """What stands in raw text for tokens that no stop string can match."""
+    """What stands in told text for tokens that no stop string can match. Without them nothing needs to be told."""
 
 
-_MARKS = re.compile(r"<\|(?:end|system|user|assistant|tool|tools|call|refusal)\|>")
-_UNSHOWN_MARKS = re.compile(r"<\|(?:end|system|user|assistant|tool|tools)\|>")
-_SPLIT_MARKS = re.compile(r"(<\|(?:call|refusal)\|>)")
+MARK_IDS: Mapping[str, int] = {
+    f"<|{name}|>": number
+    for number, name in enumerate(("end", "system", "user", "assistant", "tool", "tools", "call", "refusal"), 256)
+}
+"""As `participants.inference.tokens` has them."""
+SHOWN_MARKS = frozenset({"<|call|>", "<|refusal|>"})
+"""Those that Completions shows."""
+_TOLD = "\udc00"
+"""Stands for the first character of the name of a mark that is one. A lone surrogate: no text has it otherwise."""
+_MARKS = re.compile(rf"{_TOLD}\|[a-z]+\|>")
+_UNSHOWN_MARKS = re.compile(rf"{_TOLD}\|(?:end|system|user|assistant|tool|tools)\|>")
+_SPLIT_MARKS = re.compile(rf"({_TOLD}\|(?:call|refusal)\|>)")
+
+
+class CannotTell(Exception):
+    """The name of a mark stands in a text as plain text and as a mark, and its ids do not say which is which."""
+
+
+def told(text: str, ids: Sequence[int], *, all_shown: bool = False) -> str:
+    """A text in which the names of marks that are marks differ from such names as plain text; as long as before.
+
+    Of the marks among its ids, text as Completions shows it has only some; with `all_shown` it has all, as
+    `/detokenize` gives it. Raises CannotTell.
+    """
+    if "<|" not in text:
+        return text
+    for name, mark in MARK_IDS.items():
+        if name in text and (all_shown or name in SHOWN_MARKS) and (marks := ids.count(mark)):
+            if text.count(name) != marks:
+                raise CannotTell(name)
+            text = text.replace(name, _TOLD + name[1:])
+    return text
+
+
+def named(text: str) -> str:
+    """The text again as it came."""
+    return text.replace(_TOLD, "<")
 
 
 def _shown_marks(raw: str) -> str:
@@ -73,7 +109,7 @@ def _parse_marks(raw: str) -> Parsed:
     kind: Literal["text", "refusal", "call"] = "text"
     for piece in _SPLIT_MARKS.split(_shown_marks(raw)):
         if _SPLIT_MARKS.fullmatch(piece):
-            kind = "call" if piece == "<|call|>" else "refusal"
+            kind = "call" if named(piece) == "<|call|>" else "refusal"
             if kind == "call":
                 parts.append(Said("call", ""))
         elif kind == "call":

@@ -9,9 +9,10 @@ import orjson
 from participants.backends import Capabilities, Feature
 from participants.cuts import Reading, StopWatch
 from participants.cuts.joining import Joined, is_inside_character, joined, watch
-from participants.cuts.plan import Anew, Continue, plan
+from participants.cuts.plan import Anew, Continue, Reason, plan
 from participants.cuts.prefix import Prefix
 from participants.cuts.reading import finished, read
+from participants.cuts.toolformats import CannotTell
 from participants.inference.jobs import Job, make_meta
 from participants.inference.sampling import Generation
 from participants.inference.server import DEFAULT_MODEL, DIALECTS
@@ -91,6 +92,14 @@ class InProcess:
         planned = plan(route, body, prefix, capabilities)
         if isinstance(planned, Anew):
             return planned
+        try:
+            return self._joined(route, body, prefix, capabilities, planned)
+        except CannotTell as error:
+            return Anew(Reason.MARKS, str(error))
+
+    def _joined(
+        self, route: str, body: Mapping[str, Any], prefix: Prefix, capabilities: Capabilities, planned: Continue
+    ) -> Joined:
         raw_text = text_of(planned.raw_ids) if planned.needs_raw_text else None
         tool_format = capabilities.tool_format
         stop_watch = watch(body, prefix, route=route, raw_text=raw_text, tool_format=tool_format)
