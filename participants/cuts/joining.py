@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import Code, ParticipantError
+from ..backends.breaks import Break, failed
 from ..generations import CHAT, RESPONSES
 from .features import ranks_of, stops_of
 from .plan import reader_of
@@ -89,7 +89,7 @@ def joined(
         begun = len(text) - len(rest.prefix.text)
         rest, text = cut_rest(rest, stop.seen - begun, stop, mended=begun > len(head)), text[: stop.at]
     elif not rest.ended:
-        raise ParticipantError(Code.MODEL_FAILED, "the rest of a generation has no end")
+        raise failed(Break.BROKE_OFF, "the rest of a generation has no end")
     whole = combined(prefix, _shaped(route, body, prefix, rest))
     said = plain(named(text)) if parts.reads is None or parts.is_whole() else parts.reads.parse(text)
     text = named(text)

@@ -101,3 +101,17 @@ async def test_a_connection_that_breaks_after_the_end_takes_nothing_away(reason:
     assert made.reply.body["choices"][0]["message"]["content"] == "ab"
     assert made.reply.body["usage"]["completion_tokens"] == 3
     assert (made.finish, made.continued, upstream.asked) == ("stop", 0, [CHAT])
+
+
+def rest(text: str, ids: list[int], finish: str | None = None) -> bytes:
+    choice = {"index": 0, "text": text, "finish_reason": finish, "token_ids": ids}
+    return b"data: " + orjson.dumps({"id": "y", "choices": [choice]}) + b"\n\n"
+
+
+async def test_a_stream_that_ends_without_a_reason_is_continued_also_in_its_rest() -> None:
+    """A clean end of the connection is no end of the generation, the first time and the next."""
+    upstream = Breaking([said("a", [1])], None, [rest("b", [5]), rest("c", [7, 2], "stop")])
+    made = await generator_of(upstream).make(Flight(Request(route=CHAT, body=BODY, life=LIFE, call=CALL)))
+    assert made.reply.body["choices"][0]["message"]["content"] == "abc"
+    assert made.whole is not None
+    assert (made.whole.ids, made.continued, len(upstream.asked)) == ((1, 5, 7, 2), 2, 3)

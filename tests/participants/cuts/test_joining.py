@@ -98,7 +98,7 @@ def test_a_rest_without_an_end_is_a_failure() -> None:
     prefix = Prefix(prompt=(1,), ids=(2,), text="a")
     with pytest.raises(ParticipantError, match="has no end") as caught:
         join(CHAT, {"messages": []}, prefix, Reading(prefix=Prefix(ids=(3,), text="b")))
-    assert caught.value.code is Code.MODEL_FAILED
+    assert (caught.value.code, caught.value.details["reason"]) == (Code.MODEL_FAILED, "broke_off")
 
 
 def test_a_stop_string_ends_a_rest_that_was_broken_off() -> None:
