@@ -198,7 +198,8 @@ class Generator:
         """A prefix is not continued: count it."""
         if why.reason is not Reason.NOTHING_GENERATED:
             self.anew[why.reason] += 1
-            self.tokens["regenerated"] += len(prefix.ids or ())
+            staged = prefix.staged.count if prefix.staged is not None else 0
+            self.tokens["regenerated"] += staged if prefix.ids is None else len(prefix.ids)
 
     async def _fresh(self, flight: Flight) -> Made:
         request = flight.request

@@ -37,6 +37,8 @@ class Reason(StrEnum):
     """There is no prefix to lose."""
     NO_TOKEN_IDS = "no_token_ids"
     """The backend does not name its ids, so the prefix is not exact."""
+    STAGED_LOST = "staged_lost"
+    """The worker does not give the ids that it has staged. Found when it is asked for them."""
     NO_TOKENS_IN = "no_tokens_in"
     """It takes neither ids nor a text that can be checked."""
     UNDECLARED_FEATURE = "undeclared_feature"
@@ -109,6 +111,8 @@ def plan(
     weights_now: str = "",
 ) -> Continue | Anew:
     """What to do with a prefix. `resampled`: the caller accepts a rest that is not the uncut one."""
+    if prefix.ids is None and prefix.staged is not None:
+        return Anew(Reason.STAGED_LOST)
     if not prefix.ids:
         generated = prefix.text or prefix.calls or prefix.reasoning
         return Anew(Reason.NO_TOKEN_IDS if generated and prefix.ids is None else Reason.NOTHING_GENERATED)

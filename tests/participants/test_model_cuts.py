@@ -180,7 +180,8 @@ async def test_a_worker_that_has_lost_its_tokens_generates_anew(tmp_path: Path) 
         await anyio.to_thread.run_sync(shutil.rmtree, tmp_path / "packs")
         reply = await place.server.handle(place.request("chat", NEXT))
         assert comparable(reply.body) == comparable(uncut.body)
-        assert place.server.generator.anew == {"no_token_ids": 1}
+        assert place.server.generator.anew == {"staged_lost": 1}
+        assert place.server.generator.tokens == {"regenerated": 3}
 
 
 async def test_pins_stand_until_their_checkpoint_is_gone(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from participants.cuts import (
     older_than,
     plan,
 )
+from participants.cuts.prefix import StagedIds
 
 from .uncut import CAPABILITIES, CHAT, COMPLETIONS, RESPONSES
 
@@ -66,6 +67,7 @@ ANEW: list[tuple[Reason, dict[str, Any]]] = [
     (Reason.NOTHING_GENERATED, {"prefix": Prefix(prompt=(1,), ids=())}),
     (Reason.NOTHING_GENERATED, {"prefix": Prefix()}),
     (Reason.NO_TOKEN_IDS, {"prefix": Prefix(text="a")}),
+    (Reason.STAGED_LOST, {"prefix": Prefix(prompt=(1,), staged=StagedIds("k", 3, "d", "r0/1.0#0", "c"))}),
     (Reason.NO_TOKEN_IDS, {"prefix": replace(PREFIX, prompt=None)}),
     (Reason.REASONING, {"prefix": replace(PREFIX, reasoning=True)}),
     (Reason.POLICY, {"policy": older_than(0), "weights_now": "5"}),
