@@ -7,6 +7,7 @@ Works in ./runs/killed.
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -26,7 +27,7 @@ def prepare_folder(url: str) -> Path:
     for name in ("run.toml", "rows.jsonl"):  # Beside them may lie what a run in that folder has left.
         shutil.copy(SOURCE / name, FOLDER)
     config = FOLDER / "run.toml"
-    config.write_text(config.read_text().replace("http://127.0.0.1:8000", url))
+    config.write_text(re.sub('base_url = ".*"', f'base_url = "{url}/v1"', config.read_text()))
     return config
 
 

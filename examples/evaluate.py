@@ -6,6 +6,7 @@ Works in ./runs/evaluation, and does not need a network.
 """
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,7 @@ def main() -> None:
             assert backend.stdout is not None
             url = backend.stdout.readline().removeprefix("ready: ").strip()
             config = FOLDER / "run.toml"
-            config.write_text(config.read_text().replace("http://127.0.0.1:8000", url))
+            config.write_text(re.sub('base_url = ".*"', f'base_url = "{url}/v1"', config.read_text()))
             subprocess.run([*MIDFLIGHT, "collect", str(config)], check=True)
         finally:
             backend.terminate()
