@@ -13,7 +13,9 @@ from typing import Any
 
 import orjson
 
-from ..errors import Code, ParticipantError
+from ..backends import breaks
+from ..backends.breaks import Break
+from ..errors import ParticipantError
 from ..generations import CHAT, RESPONSES
 from . import sse
 from .prefix import Prefix, Segment
@@ -112,16 +114,16 @@ def _one_by_one(payloads: Iterable[bytes]) -> tuple[list[dict[str, Any]], Partic
     return events, None
 
 
-def failed(problem: str, error: Any) -> ParticipantError:
+def failed(problem: str, error: Any = None, *, reason: Break = Break.BAD_EVENT) -> ParticipantError:
     """The failure of a stream."""
-    return ParticipantError(Code.MODEL_FAILED, f"the model streamed {problem}", {"error": error} if error else {})
+    return breaks.failed(reason, f"the model streamed {problem}", error=error or None)
 
 
 def failure_of(event: Mapping[str, Any]) -> ParticipantError:
     """An error event as a failure."""
     error = event.get("error")
     message = error.get("message") if isinstance(error, Mapping) else error
-    return failed(f"an error: {str(message)[:300]}", error)
+    return failed(f"an error: {str(message)[:300]}", error, reason=Break.ERROR_EVENT)
 
 
 class _Choice:

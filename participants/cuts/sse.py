@@ -7,7 +7,7 @@ server has sent it, and an event named `error` come out as `{"error": ...}`.
 
 from collections.abc import Iterator
 
-from ..errors import Code, ParticipantError
+from ..backends.breaks import Break, failed
 
 MAX_EVENT_BYTES = 64 * 1024 * 1024
 """One event may not be longer; a backend that sends more is out of order."""
@@ -78,9 +78,8 @@ class Parser:
         if end < 0:
             self._searched = len(self._buffer)
             if self._searched > self._most:
-                raise ParticipantError(
-                    Code.MODEL_FAILED, f"one event has more than {self._most} bytes (max_event_bytes)"
-                )
+                message = f"one event has more than {self._most} bytes (max_event_bytes)"
+                raise failed(Break.BAD_EVENT, message, limit="max_event_bytes")
             return []
         whole = bytes(self._buffer[: end + 2])
         del self._buffer[: end + 2]

@@ -181,6 +181,8 @@ def test_what_is_no_generation_is_a_failure(name: str) -> None:
     reading = read(route, chunks)
     assert reading.failure is not None
     assert reading.failure.code is Code.MODEL_FAILED
+    said_so = "error" in name or name == "a failed response"
+    assert reading.failure.details["reason"] == ("error_event" if said_so else "bad_event")
     assert not reading.ended
     assert reading.reply is None
     assert route == RESPONSES or reading.prefix.text == "a"
