@@ -411,6 +411,7 @@ class ModelServer(Holder[ModelState]):
             **reasons,
             "tokens_continued": generator.tokens["continued"],
             "tokens_regenerated": generator.tokens["regenerated"],
+            **{f"regenerated_{reason}": count for reason, count in generator.anew.items()},
             **(self._capture.ledger.counts() if self._capture.ledger else {}),
         }
 

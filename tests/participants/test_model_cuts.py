@@ -138,7 +138,7 @@ async def test_what_the_backend_does_not_declare_is_generated_anew_and_counted_w
         place.backend.calls.clear()
         await place.server.handle(place.request("chat", NEXT, **more))
         assert place.server.counts()["tokens_continued"] == 0
-        assert place.server.generator.anew["undeclared_feature"] == 1
+        assert place.server.counts()["regenerated_undeclared_feature"] == 1
 
 
 async def cut_at_anew(place: Place, request: Request) -> None:
