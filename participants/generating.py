@@ -276,7 +276,16 @@ class Generator:
         whole_text = None
         if is_inside_character(raw):
             whole_text = await self._text_of((*decision.raw_ids, *(rest.prefix.ids or ())))
-        result = joined(request.route, body, prefix, rest, raw_text=raw, whole_text=whole_text, tool_format=tool_format)
+        result = joined(
+            request.route,
+            body,
+            prefix,
+            rest,
+            raw_text=raw,
+            whole_text=whole_text,
+            tool_format=tool_format,
+            kind=self.known.kind,
+        )
         self._noted(result.whole)
         taken = len(prefix.ids or ())
         self.tokens["continued"] += taken

@@ -56,9 +56,12 @@ def join(
     raw_text: str | None = None,
     whole_text: str | None = None,
     tool_format: str = "",
+    kind: str = "",
 ) -> dict[str, Any]:
     """The body of the joined reply. Parameters as for `joined`."""
-    return joined(route, body, prefix, rest, raw_text=raw_text, whole_text=whole_text, tool_format=tool_format).reply
+    return joined(
+        route, body, prefix, rest, raw_text=raw_text, whole_text=whole_text, tool_format=tool_format, kind=kind
+    ).reply
 
 
 def joined(
@@ -70,12 +73,13 @@ def joined(
     raw_text: str | None = None,
     whole_text: str | None = None,
     tool_format: str = "",
+    kind: str = "",
 ) -> Joined:
     """Join what `plan` asked for.
 
     `raw_text` is the text of the plan's `raw_ids`, as `/detokenize` gives it. `whole_text`, that of `raw_ids` and the
-    rest's ids, is needed only where `is_inside_character(raw_text)`. Raises `model_failed` where the rest has no end,
-    and CannotTell where marks cannot be told from their names.
+    rest's ids, is needed only where `is_inside_character(raw_text)`. `kind` is that of the backend.
+    Raises `model_failed` where the rest has no end, and CannotTell where marks cannot be told from their names.
     """
     parts = _Parts(route, body, prefix, raw_text, FORMATS.get(tool_format), reader_of(route, body, tool_format))
     head, rest = parts.head(), parts.told(rest)
@@ -84,7 +88,9 @@ def joined(
     text = head.rstrip(REPLACEMENT) + rest.prefix.text if knows else _joined_text(head, rest.prefix.text, known)
     if text == head and parts.withholds() and not parts.is_whole():
         text = head.rstrip(REPLACEMENT)
-    stop = find_stop(text, stops_of(body), passed=parts.passed(), marks=parts.marks(), included=includes_stop(body))
+    stop = find_stop(
+        text, stops_of(body), passed=parts.passed(), marks=parts.marks(), included=includes_stop(body, kind)
+    )
     if stop is not None:
         begun = len(text) - len(rest.prefix.text)
         rest, text = cut_rest(rest, stop.seen - begun, stop, mended=begun > len(head)), text[: stop.at]

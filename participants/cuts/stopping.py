@@ -46,9 +46,17 @@ def find_stop(
     return min(found, key=lambda stop: stop.at, default=None)
 
 
-def includes_stop(body: Mapping[str, Any]) -> bool:
-    """Whether the stop string stays in the text."""
-    return bool(body.get("include_stop_str_in_output") or body.get("no_stop_trim"))
+INCLUDING: Mapping[str, tuple[str, ...]] = {
+    "vllm": ("include_stop_str_in_output",),
+    "sglang": ("no_stop_trim",),
+    "openai": ("include_stop_str_in_output", "no_stop_trim"),
+}
+"""By kind of backend: what has the stop string stay in the text. Elsewhere these fields have no effect."""
+
+
+def includes_stop(body: Mapping[str, Any], kind: str) -> bool:
+    """Whether a backend of this kind leaves the stop string in the text."""
+    return any(body.get(name) for name in INCLUDING.get(kind, ()))
 
 
 class StopWatch:

@@ -88,8 +88,8 @@ class Breaking:
 BODY = {"model": "m", "messages": [{"role": "user", "content": "q"}], "max_tokens": 100}
 
 
-def generator_of(upstream: Breaking) -> Generator:
-    return Generator(upstream, cuts=LazyCapabilities(upstream, known=declared("vllm")))  # type: ignore[arg-type]
+def generator_of(upstream: Breaking, kind: str = "vllm") -> Generator:
+    return Generator(upstream, cuts=LazyCapabilities(upstream, known=declared(kind)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("reason", ["broke_off", "idle_timeout"])
@@ -115,3 +115,12 @@ async def test_a_stream_that_ends_without_a_reason_is_continued_also_in_its_rest
     assert made.reply.body["choices"][0]["message"]["content"] == "abc"
     assert made.whole is not None
     assert (made.whole.ids, made.continued, len(upstream.asked)) == ((1, 5, 7, 2), 2, 3)
+
+
+@pytest.mark.parametrize(("kind", "content"), [("vllm", "abc"), ("midflight", "a")])
+async def test_a_field_that_a_backend_does_not_know_has_no_effect_on_a_rest(kind: str, content: str) -> None:
+    """The stop string that is completed after a cut stays only where an uncut call would have kept it."""
+    upstream = Breaking([said("a", [1]), said("", [5])], None, [rest("c", [7]), rest("", [2], "stop")])
+    body = {**BODY, "stop": ["bc"], "include_stop_str_in_output": True}
+    made = await generator_of(upstream, kind).make(Flight(Request(route=CHAT, body=body, life=LIFE, call=CALL)))
+    assert made.reply.body["choices"][0]["message"]["content"] == content

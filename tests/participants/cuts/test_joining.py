@@ -112,14 +112,23 @@ def test_a_stop_string_ends_a_rest_that_was_broken_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "content"),
-    [({}, "a "), ({"include_stop_str_in_output": True}, "a stop"), ({"no_stop_trim": True}, "a stop")],
+    ("kind", "more", "content"),
+    [
+        ("vllm", {}, "a "),
+        ("vllm", {"include_stop_str_in_output": True}, "a stop"),
+        ("vllm", {"no_stop_trim": True}, "a "),
+        ("sglang", {"no_stop_trim": True}, "a stop"),
+        ("sglang", {"include_stop_str_in_output": True}, "a "),
+        ("openai", {"no_stop_trim": True}, "a stop"),
+        ("llama.cpp", {"include_stop_str_in_output": True}, "a "),
+        ("midflight", {"include_stop_str_in_output": True, "no_stop_trim": True}, "a "),
+    ],
 )
-def test_a_stop_string_stays_where_that_is_asked_for(more: dict[str, Any], content: str) -> None:
-    """vLLM's and SGLang's field for it."""
+def test_a_stop_string_stays_where_the_backend_lets_it(kind: str, more: dict[str, Any], content: str) -> None:
+    """vLLM's and SGLang's field for it; elsewhere it has no effect after a cut either."""
     prefix = Prefix(prompt=(1,), ids=(2,), text="a st")
     rest = Reading(prefix=Prefix(ids=(3,), text="op more"), steps=((1, 7),))
-    reply = join(CHAT, {"messages": [], "stop": "stop", **more}, prefix, rest)
+    reply = join(CHAT, {"messages": [], "stop": "stop", **more}, prefix, rest, kind=kind)
     assert reply["choices"][0]["message"]["content"] == content
 
 
