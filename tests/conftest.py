@@ -26,6 +26,12 @@ settings.register_profile("midflight", deadline=None)  # a busy machine is slow,
 settings.load_profile("midflight")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The quick tier does not wait until torch is imported: no test of the real model is in it."""
+    real = "worker" in collection_path.parts or collection_path.name in {"test_real.py", "test_real_model.py"}
+    return True if real and config.option.markexpr == "unit" else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Refuse a test without a tier: plain pytest would silently leave it out."""
     unmarked = [item.nodeid for item in items if not TIERS & {marker.name for marker in item.iter_markers()}]

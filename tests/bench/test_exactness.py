@@ -14,7 +14,7 @@ from bench.exactness import Result, Sizes, run
 from participants.inference import Backend, Settings, serving
 from tests.support.wires import LlamaCpp, Vllm, drifting, served
 
-pytestmark = [pytest.mark.unit, pytest.mark.anyio]
+pytestmark = [pytest.mark.scale, pytest.mark.anyio]
 
 SIZES = Sizes(prompts=1, calls=1, tokens=10, cuts=3, call_cuts=2, at_once=4)
 ARGUMENTS = ["--prompts", "1", "--calls", "1", "--tokens", "10", "--cuts", "3", "--call-cuts", "2", "--json"]

@@ -10,7 +10,7 @@ from participants.wire import Prepared, RoundCall
 from tests.support.desk import desk
 from tests.support.owners import lives
 
-pytestmark = [pytest.mark.unit, pytest.mark.anyio, pytest.mark.fault(57)]
+pytestmark = [pytest.mark.scale, pytest.mark.anyio, pytest.mark.fault(57)]
 MANY = 64_000
 LARGEST_REPLY = 8_000
 """Bytes."""

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,8 +55,14 @@ def modules(root: Path, *folders: str) -> list[Module]:
     for folder in folders:
         for path in sorted((root / folder).rglob("*.py")):
             text = path.read_text(encoding="utf-8")
-            found.append(Module(_relative(path, root), text, ast.parse(text)))
+            found.append(Module(_relative(path, root), text, _parsed(text)))
     return found
+
+
+@cache
+def _parsed(text: str) -> ast.Module:
+    """Many tests look at the same files; nobody changes a tree."""
+    return ast.parse(text)
 
 
 def pages(root: Path) -> list[Page]:

@@ -15,7 +15,7 @@ from participants.inference import Backend, Settings, serving
 from participants.staging.middleware import StagingMiddleware
 from participants.staging.wire import STAGING_PREFIX
 
-pytestmark = [pytest.mark.unit, pytest.mark.anyio]
+pytestmark = [pytest.mark.scale, pytest.mark.anyio]
 
 SIZES = Sizes(prompts=1, calls=1, tokens=10, cuts=1, call_cuts=2, at_once=2)
 

@@ -15,7 +15,7 @@ from participants.staging import Key
 from .test_backend import Rig, caller, claim
 
 pytest.importorskip("torch", reason="the real worker needs the extra `worker`")
-pytestmark = [pytest.mark.unit, pytest.mark.anyio]
+pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
 ROUTE = "/v1/completions"
 TOKENS = 14

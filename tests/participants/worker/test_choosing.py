@@ -15,7 +15,7 @@ import torch
 
 from participants.worker.choosing import ANY, Chooser, Wish, narrowed, penalised, scores_of
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.real
 
 LOGITS = torch.randn(VOCABULARY_SIZE, generator=torch.Generator().manual_seed(1)) * 3
 PROMPT = encode("once upon a time")

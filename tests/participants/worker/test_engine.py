@@ -20,7 +20,7 @@ from participants.worker.engine import LlamaEngine, share
 from participants.worker.prefixes import Prefixes, common_length
 from participants.worker.weights import Shape, make
 
-pytestmark = [pytest.mark.unit, pytest.mark.anyio]
+pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
 TOKENS = 12
 SCRIPT = '<script>[{"filler": 6, "text": "é", "call": {"name": "f", "arguments": {"k": 1}}}]</script>'

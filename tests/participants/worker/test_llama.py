@@ -14,7 +14,7 @@ import torch
 from participants.worker.llama import BLOCK, TILE, Cache, Llama, Run, rows_are_independent
 from participants.worker.weights import Shape, make, save
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.real
 
 IDS = encode("once upon a time there was a small house and the people said they would make the water come " * 5)
 

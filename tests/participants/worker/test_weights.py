@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from participants.worker.refusals import WeightsRefused
 from participants.worker.weights import CONFIG, HEAD, TENSORS, Shape, load, make, save
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.real
 SMALL = Shape(layers=1, context=256)
 
 
