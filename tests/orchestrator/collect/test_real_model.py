@@ -1,17 +1,23 @@
 """Scenario 40: rollouts of a real language model, checkpointed in mid-generation, killed, and continued.
 
-The model is the project's own worker, a small Llama in a process of its own that outlives the run.
+The model is the project's own worker, a small Llama in a process of its own that outlives the run; and any other
+endpoint, where MIDFLIGHT_MODEL_URL and MIDFLIGHT_MODEL name one.
 """
 
 import json
+import os
 import signal
 from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+from participants import OpenAIEndpoint
+from participants.backends import probe
 from participants.ledger import Ledger, check
 from store import Life
 from tests.support.backend import Call, RunningBackend, start_backend
@@ -19,7 +25,9 @@ from tests.support.waiting import until
 
 from .harness import TOOLS, Run, read_rows
 
-pytest.importorskip("torch", reason="the extra worker is not installed")
+URL, MODEL = "MIDFLIGHT_MODEL_URL", "MIDFLIGHT_MODEL"
+"""Environment variables that name another endpoint; one that ends in `/v1`."""
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="the extra worker is not installed")
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
 
@@ -43,7 +51,7 @@ def talking_row(number: int) -> dict[str, Any]:
     }
 
 
-def run_in(folder: Path, backend: RunningBackend) -> Run:
+def run_in(folder: Path, backend: Any) -> Run:
     """A run of all rollouts at once, greedy, captured, with checkpoints when asked for."""
     folder.mkdir()
     run = Run(folder, backend, [talking_row(number) for number in range(ROLLOUTS)], checkpoint={"interval_s": 0})
@@ -78,6 +86,7 @@ async def problems(folder: Path, lives: list[Life]) -> list[Any]:
     return found
 
 
+@needs_torch
 def test_rollouts_cut_in_mid_generation_end_as_if_never_cut(worker: RunningBackend, tmp_path: Path) -> None:
     """Rows equal an uninterrupted run's; no token before the cut is generated again; each ledger is one sound chain."""
     alone = run_in(tmp_path / "alone", worker)
@@ -103,3 +112,45 @@ def test_rollouts_cut_in_mid_generation_end_as_if_never_cut(worker: RunningBacke
     lines = (killed.folder / "out.jsonl").read_text().splitlines()
     lives = [Life.parse(json.loads(line)["_midflight_life"]) for line in lines]
     assert anyio.run(problems, killed.folder / "ledger", lives) == []
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Another model than our own."""
+
+    base_url: str
+    model: str
+
+    async def is_bit_equal(self) -> bool:
+        """Whether its greedy output is the same after a cut, as declared and seen."""
+        async with OpenAIEndpoint(self.base_url) as endpoint:
+            return (await probe(endpoint, self.model)).capabilities.bit_equal
+
+
+def story_run(folder: Path, endpoint: Endpoint) -> Run:
+    """Long answers, greedy, all at once, with a checkpoint each second."""
+    run = run_in(folder, endpoint)
+    run.checkpoint = {"interval_s": 1.0}
+    run.parameters = {"temperature": 0, "max_tokens": 400}
+    for number, row in enumerate(run.rows):
+        told = f"Tell the story of the number {number} in four hundred words."
+        row["responses_create_params"] = {"input": [{"role": "user", "content": told}]}
+    return run
+
+
+@pytest.mark.skipif(URL not in os.environ, reason=f"{URL} names no endpoint")
+def test_rollouts_of_any_other_model_continue(tmp_path: Path) -> None:
+    """Killed after a checkpoint: every row once, some continued; and equal to an uninterrupted run where declared."""
+    endpoint = Endpoint(os.environ[URL], os.environ.get(MODEL, ""))
+    alone, killed = story_run(tmp_path / "alone", endpoint), story_run(tmp_path / "killed", endpoint)
+    alone.finish()
+    with killed.start() as start:
+        until(lambda: bool(start.events("checkpoint")) or not start.lives(), told=start.told)
+        assert start.lives(), f"it was through before its first checkpoint: {start.told()}"
+        start.kill()
+    summary = killed.finish().summary
+    rows, expected = (read_rows(run.folder / "out.jsonl") for run in (killed, alone))
+    assert summary["continued"] > 0
+    assert len(rows) == len(expected) == ROLLOUTS
+    if anyio.run(endpoint.is_bit_equal):
+        assert rows == expected
