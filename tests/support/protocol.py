@@ -72,6 +72,8 @@ class World:
     ended: list[tuple[CheckpointId, str]] = field(default_factory=list)
     """Rounds of the living controller that are over, and how they ended."""
     round: OpenRound | None = None
+    tried: CheckpointId = field(init=False)
+    """The round of the last prepare."""
     crashed: bool = False
     n: int = 0
     notes: int = 0
@@ -143,7 +145,7 @@ class World:
 
     async def prepare(self) -> bool:
         """Open a round, or prepare the open one again; True where everybody stands still."""
-        round_ = self.round.id if self.round else self.controller.next_round()
+        self.tried = round_ = self.round.id if self.round else self.controller.next_round()
         found = await prepare(self.fleet, round_, timeout_s=TIMEOUT_S, lease_s=LEASE_S)
         if self.round is None:
             held = {**self.waiting, **self.live}
@@ -205,8 +207,8 @@ class World:
         floor = self.fleet.floor
         await self._claim()
         if not keep:
-            self.dead += [life for life, _ in self.live.values()]
-            self.live = {}
+            self.dead += [life for life, _ in (*self.live.values(), *self.waiting.values())]
+            self.live, self.waiting = {}, {}
             floor = Floor(self.controller.epoch, 0)
         await self._adopt(floor)
 
@@ -240,6 +242,7 @@ class World:
         self._mend()
         if self.round is None:
             assert step == "prepare"
+            self.ended.append((self.tried, "aborted"))
         else:
             await self._abort_again()
 
