@@ -1,0 +1,135 @@
+"""`[fleet]`: that a run's participants are servers in processes of their own, and where each of them runs.
+
+The table knows nothing of the other tables of the file; `check_roles` compares it with them.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from participants.serving.settings import Seconds, Table
+from participants.serving.spec import MAX_WORKERS, split_address
+
+Mode = Literal["start", "attach", "adopt"]
+ROLES = ("environment.main", "agent.main", "model.main")
+"""Those of every fleet; beside them there is a `resources.<name>` for each table `[resources.<name>]`."""
+ANY_PORT = "127.0.0.1:0"
+_EVERYWHERE = ("0.0.0.0", "::")
+
+
+class ServerTable(Table):
+    """`[fleet.servers."<role>"]`: one server. Without such a table a role has one worker on a free port."""
+
+    workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] = 1
+    """Processes that share the work of the server."""
+    listen: str = ANY_PORT
+    """`host:port`; port 0 takes a free one, which stays the server's own when it is started again."""
+    server: str | None = None
+    """`module:Class` of one's own environment or agent; a resources server is named in its own table."""
+    url: str | None = None
+    """Of a server that somebody else runs, which is neither started nor stopped here."""
+
+    @field_validator("listen")
+    @classmethod
+    def _is_address(cls, listen: str) -> str:
+        split_address(listen)
+        return listen
+
+    @field_validator("server")
+    @classmethod
+    def _is_class(cls, server: str | None) -> str | None:
+        module, colon, name = (server or "a:b").partition(":")
+        if not (colon and name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+            raise ValueError(f"{server!r} is no module:Class")
+        return server
+
+    @field_validator("url")
+    @classmethod
+    def _is_url(cls, url: str | None) -> str | None:
+        if url is None:
+            return None
+        try:
+            parts = urlsplit(url)
+            whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # a port that is no number
+            whole = False
+        if not whole or "@" in parts.netloc:
+            raise ValueError("it is no http:// or https:// URL without credentials; the token is named by token_env")
+        return url.rstrip("/")
+
+    @model_validator(mode="after")
+    def _here_or_elsewhere(self) -> "ServerTable":
+        if self.url and (here := sorted({"workers", "listen", "server"} & self.model_fields_set)):
+            raise ValueError(f"a server with a url is run by somebody else: remove {' and '.join(here)}, or the url")
+        return self
+
+
+class FleetTable(Table):
+    """`[fleet]`: its presence makes the participants servers."""
+
+    mode: Mode = "start"
+    """Of `midflight collect`: start its servers anew, attach to those that run, or adopt those that outlived it."""
+    folder: Annotated[str, Field(min_length=1)] = "fleet"
+    """A local folder of this fleet alone: `fleet.json`, the token, and a log for each server."""
+    token_env: str | None = None
+    """Name of the environment variable with the control token; without it a token is made and kept in the folder."""
+    shutdown_s: Seconds = 10.0
+    """After so long from being told to end, servers are killed."""
+    start_s: Seconds = 60.0
+    """After so long a server that is not ready has failed."""
+    servers: dict[str, ServerTable] = Field(default_factory=dict)
+    """By role."""
+
+    @field_validator("folder")
+    @classmethod
+    def _is_local(cls, folder: str) -> str:
+        if "://" in folder:
+            raise ValueError("it is a URL; name a folder on a local disk")
+        return folder
+
+    @field_validator("token_env")
+    @classmethod
+    def _is_name(cls, name: str | None) -> str | None:
+        if name is not None and (not name.isascii() or not name.isidentifier()):
+            raise ValueError("it is no name of an environment variable; the token itself never stands here")
+        return name
+
+    @field_validator("servers")
+    @classmethod
+    def _are_roles(cls, servers: Mapping[str, ServerTable]) -> Mapping[str, ServerTable]:
+        for role, table in servers.items():
+            kind, dot, name = role.partition(".")
+            if role not in ROLES and (kind != "resources" or not dot or not name):
+                raise ValueError(f'there is no role "{role}"; there are {", ".join(ROLES)} and resources.<name>')
+            if table.server is not None and kind in ("resources", "model"):
+                raise ValueError(
+                    f'"{role}": its server is what [{role if kind == "resources" else kind}] says; remove it'
+                )
+        return servers
+
+    @model_validator(mode="after")
+    def _no_port_twice(self) -> "FleetTable":
+        taken: dict[int, list[tuple[str, str]]] = defaultdict(list)
+        for role, table in self.servers.items():
+            host, port = split_address(table.listen)
+            for other, its in taken[port] if port else ():
+                if host == its or host in _EVERYWHERE or its in _EVERYWHERE:
+                    raise ValueError(f'"{other}" and "{role}" both listen on port {port}')
+            taken[port].append((role, host))
+        return self
+
+    def server(self, role: str) -> ServerTable:
+        """The table of a role, or what holds without one."""
+        return self.servers.get(role, ServerTable())
+
+
+def check_roles(table: FleetTable, resources: Collection[str]) -> None:
+    """Refuse servers of resources that the file does not have. Raises ValueError."""
+    for role in table.servers:
+        kind, _, name = role.partition(".")
+        if kind == "resources" and name not in resources:
+            there = ", ".join(f"resources.{one}" for one in sorted(resources)) or "none"
+            raise ValueError(f'servers."{role}": there is no table [{role}]; there are {there}')
