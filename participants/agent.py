@@ -27,12 +27,13 @@ from .errors import Code, ParticipantError
 from .exact import check_exact
 from .gate import Gate
 from .holder import Held, Holder
+from .routing import AGENT_SESSION_HEADER
 from .wire import Modes
 
 __all__ = ["SESSION_HEADER", "Activation", "Agent", "Final", "Next", "OutOfTime", "Session", "StepContext"]
 
 OPEN, CLOSE, ACTIVATE = "/v1/agent_sessions", "/v1/agent_sessions/close", "/v1/responses"
-SESSION_HEADER = "x-agent-session-id"
+SESSION_HEADER = AGENT_SESSION_HEADER
 """Names the session of an activation that has no life."""
 Serve = Callable[[Held[Session], Request], Awaitable[Reply]]
 

@@ -34,6 +34,7 @@ FAILURE_CLASSES: Mapping[Code, str] = {
     Code.INVALID_REQUEST: "invalid_request",
     Code.DEADLINE_EXCEEDED: "timeout",
     Code.MODEL_FAILED: "model_failed",
+    Code.UNREACHABLE: "unreachable",
 }
 STAGES: Mapping[str, str] = {
     "seed": "seed",

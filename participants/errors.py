@@ -48,6 +48,7 @@ class Code(StrEnum):
     MODEL_FAILED = "model_failed"
     INTERNAL = "internal"
     DEADLINE_EXCEEDED = "deadline_exceeded"
+    UNREACHABLE = "unreachable"
 
 
 STATUS: Mapping[Code, int] = {
@@ -72,6 +73,7 @@ STATUS: Mapping[Code, int] = {
     Code.MODEL_FAILED: 502,
     Code.INTERNAL: 500,
     Code.DEADLINE_EXCEEDED: 504,
+    Code.UNREACHABLE: 502,
 }
 
 CODES_BY_STATUS: Mapping[int, list[Code]] = {
@@ -100,6 +102,7 @@ HINT: Mapping[Code, str] = {
     Code.MODEL_FAILED: "Look at the inference backend; its answer, if it gave one, is in the details",
     Code.INTERNAL: "This is a defect of the server or of a hook; its log has the traceback",
     Code.DEADLINE_EXCEEDED: "Repeat with more time",
+    Code.UNREACHABLE: "Start the server again, or look at the way to it; its address is in the message",
 }
 
 

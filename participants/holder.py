@@ -27,6 +27,7 @@ from .gate import Gate
 from .hooks import Hooks
 from .owner import Export
 from .replies import Replies, check_same
+from .routing import Place
 from .tally import Sum
 from .wire import Blocker, Modes, PairTally
 
@@ -96,6 +97,8 @@ class Holder(ABC, Generic[State]):
     modes = Modes()
     pins = False
     """Whether a commit has to `pin` anything."""
+    place = Place()
+    """Which worker of its server this process is; what it gives an id for itself belongs to it."""
     dispatches = False
     """Whether episodes begin here, so that a commit must say of each one where it stands."""
 
@@ -107,6 +110,8 @@ class Holder(ABC, Generic[State]):
         self.fences = Fences()
         self.epoch = 0
         """That the control plane knows; 0 while this process takes part in no run."""
+        self.needs_adoption = False
+        """Of a server in a process of its own: before a run has adopted it, it answers for no life."""
         self._held: dict[str, Held[State]] = {}
         self._stopping: dict[Life, Held[State]] = {}
         """Ended, with work that has not stopped yet: freed when it has, and never used again."""
@@ -152,6 +157,7 @@ class Holder(ABC, Generic[State]):
 
     async def enter(self, life: Life, *, creates: bool = False) -> Held[State]:
         """The life's state, after fencing. Raises `stale_life`, or for an epoch not adopted yet, touching nothing."""
+        self.check_adopted(life)
         if 0 < self.epoch < life.epoch:
             problem = f"{life} is of epoch {life.epoch}, and {self.role} knows {self.epoch}: adopt comes first"
             raise ParticipantError(Code.INVALID_REQUEST, problem, {"epoch": self.epoch})
@@ -170,6 +176,12 @@ class Holder(ABC, Generic[State]):
         if self.fences.current(life.rollout_id) != life:
             raise ParticipantError(Code.STALE_LIFE, f"{life} was superseded meanwhile")
         return self._held.get(life.rollout_id) or self._take_up(life)
+
+    def check_adopted(self, life: Life) -> None:
+        """Refuse to answer for a process that was here before. Raises `lost_session`."""
+        if self.needs_adoption and not self.epoch:
+            problem = f"{self.role} was started after this run's last adopt and has nothing of {life}"
+            raise ParticipantError(Code.LOST_SESSION, problem)
 
     def _continues(self, life: Life) -> bool:
         brought = self._brought.get(life.rollout_id)

@@ -53,6 +53,11 @@ class LocalPeer:
         return await self._holder.handle(request)
 
 
+def unreachable(role: str, url: str, why: object) -> ParticipantError:
+    """Nobody answers there, or the answer did not come through."""
+    return ParticipantError(Code.UNREACHABLE, f"{role} at {url} cannot be reached: {why!r}")
+
+
 class HttpPeer:
     """A participant behind `participants.data_http`."""
 
@@ -80,11 +85,11 @@ class HttpPeer:
             tries -= 1
             try:
                 return await self._send(outgoing)
-            except httpx.TimeoutException as error:
+            except (httpx.ReadTimeout, httpx.WriteTimeout, httpx.PoolTimeout) as error:
                 raise ParticipantError(Code.DEADLINE_EXCEEDED, f"{self._role} took too long: {error!r}") from error
             except httpx.TransportError as error:
                 if tries == 0:
-                    raise ParticipantError(Code.INTERNAL, f"{self._role} cannot be reached: {error!r}") from error
+                    raise unreachable(self._role, self._url, error) from error
             await anyio.sleep(BACKOFF_S * 2 ** (MAX_TRIES - 1 - tries))
 
     async def _send(self, outgoing: httpx.Request) -> Reply:

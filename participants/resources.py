@@ -18,7 +18,6 @@ import math
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
-from uuid import uuid4
 
 from .custody import SESSION_TTL_S, SessionHolder
 from .data import MODE_HEADER, REVISION_HEADER, VERIFY_HEADER, Peer, Reply, Request
@@ -109,12 +108,12 @@ class ResourcesServer(SessionHolder):
         sessions, session_id = self._without_life, session_id_of(request)
         self._expire_without_life()
         if request.route == SEED:
-            session_id = session_id or uuid4().hex
+            session_id = session_id or self.place.mint()
             reply = await self._serve(sessions, session_id, request)
             cookie = f"{SESSION_COOKIE}={session_id}; Path=/; HttpOnly; SameSite=Lax"
             return Reply(reply.status, reply.body, {**reply.headers, "set-cookie": cookie})
         if not session_id and self.checkpoint_mode == "stateless":
-            session_id = uuid4().hex
+            session_id = self.place.mint()
             sessions = Sessions({session_id: ResourcesSession(session_id, None, seeded=True, used_at=self._now())})
         return await self._serve(sessions, session_id, request)
 
