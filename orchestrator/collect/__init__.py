@@ -1,8 +1,10 @@
 """The collection run: the controller that ships."""
 
+from participants.serving import ConfigError
+
 from .checkpoints import Checkpoints
 from .collector import Collector, Emit
-from .config import Config, ConfigError, load_config
+from .config import Config, load_config
 from .ending import Ending
 from .ledger import RunLedger
 from .progress import is_terminal, json_events, plain_events, print_plainly

@@ -9,13 +9,14 @@ from typing import Any
 
 from participants import Code, ParticipantError
 from participants.chat_items import to_chat
+from participants.serving import ConfigError, ModelSettings
 
-from .config import Config, ConfigError, ModelTable
+from .config import Config
 
 _OBJECTS = ("metadata", "reasoning", "text")
 
 
-def asked_row(row: Mapping[str, Any], model: ModelTable) -> dict[str, Any]:
+def asked_row(row: Mapping[str, Any], model: ModelSettings) -> dict[str, Any]:
     """The row with what the configuration adds to its request; in a typed one that stands in `task_input`.
 
     Raises `invalid_request` where it cannot be sent.
@@ -26,7 +27,7 @@ def asked_row(row: Mapping[str, Any], model: ModelTable) -> dict[str, Any]:
     return _asking(row, model)
 
 
-def _asking(task: Mapping[str, Any], model: ModelTable) -> dict[str, Any]:
+def _asking(task: Mapping[str, Any], model: ModelSettings) -> dict[str, Any]:
     own = task.get("responses_create_params") or {}
     if not isinstance(own, Mapping):
         raise _unsendable("it is not an object")

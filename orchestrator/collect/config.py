@@ -3,27 +3,25 @@
 Relative paths are relative to the file. Credentials never stand in it: it names environment variables.
 """
 
-import json
 import os
 import tomllib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
-from urllib.parse import urlsplit
+from typing import Annotated
 
-import orjson
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-MAX_INT = 2**63 - 1
-"""The largest integer of TOML, and of what is written as JSON."""
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Natural = Annotated[int, Field(ge=0, le=MAX_INT)]
-Positive = Annotated[int, Field(ge=1, le=MAX_INT)]
-
-
-class ConfigError(Exception):
-    """The configuration cannot be used, or not with what is there; the message says what to change."""
+from participants.serving import ConfigError, ModelSettings
+from participants.serving.settings import (
+    MAX_INT,
+    JSONTable,
+    Natural,
+    NotNegative,
+    Positive,
+    Seconds,
+    Table,
+    problem_of,
+)
 
 
 class OtherRun(ConfigError):
@@ -52,28 +50,6 @@ class BadPlace(ConfigError):
 
     def __init__(self, what: str, place: str, why: str) -> None:
         super().__init__(f"{what}: {place} {why}. Name another place; nothing was changed")
-
-
-class Table(BaseModel):
-    """Base of the tables."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-def _as_json(values: dict[str, Any]) -> dict[str, Any]:
-    """Refuse what JSON cannot say: dates, numbers that are not finite, integers of more than 64 bits, other keys."""
-    for name, value in values.items():
-        try:
-            json.dumps(value, allow_nan=False)  # It refuses dates, which orjson would write as text.
-            orjson.dumps(value)  # It refuses integers of more than 64 bits, and keys that are no text.
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ValueError(
-                f"{name} cannot be written as JSON ({error}); a date, for one, is given as text"
-            ) from error
-    return values
-
-
-JSONTable = Annotated[dict[str, Any], AfterValidator(_as_json)]
 
 
 class TaskSet(Table):
@@ -107,54 +83,6 @@ class RunTable(Table):
         if (self.input is None) == (self.task_set is None):
             raise ValueError("give either input or task_set")
         return self
-
-
-class ModelTable(Table):
-    """`[model]`: the endpoint."""
-
-    base_url: str
-    model: str
-    api_key_env: str | None = None
-    """Name of the environment variable with the key; the key itself is never stored."""
-    dialect: Literal["responses", "chat"] = "chat"
-    parameters: JSONTable = Field(default_factory=dict)
-    """Added to every request, such as temperature."""
-    retry_for_s: Seconds = 120.0
-    """How long a call is tried again while the endpoint cannot be reached or answers 429 or 5xx."""
-    first_token_timeout_s: Seconds = 900.0
-    """How long a streamed call waits for its first bytes."""
-    idle_timeout_s: Seconds = 300.0
-    """And for each of those after them."""
-    timeout_s: Seconds = 3600.0
-    """Of one call as a whole."""
-
-    cuts: bool = True
-    """With checkpoints on: keep what has been generated of calls in flight, and continue it where the endpoint can."""
-    backend: Literal["auto", "vllm", "sglang", "llama.cpp", "midflight", "openai"] = "auto"
-    """What serves the endpoint, where it does not say so itself."""
-    tool_format: Literal["", "hermes", "marks"] = ""
-    """How calls of tools stand in the text that the model generates; empty if unknown."""
-    resampled: bool = False
-    """Accept a continuation that may differ from the uncut one, where the backend cannot promise more."""
-    max_weight_lag: Natural | None = None
-    """Versions of the weights that a continued beginning may be behind; no limit if left out."""
-    stale_prefix: Literal["anew", "mask"] = "anew"
-    """What becomes of a beginning that is further behind: generated anew, or continued and masked in the ledger."""
-
-    @field_validator("base_url")
-    @classmethod
-    def _is_url(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
-            raise ValueError("it is no http:// or https:// URL")
-        return url
-
-    @field_validator("base_url")
-    @classmethod
-    def _without_credentials(cls, url: str) -> str:
-        if "@" in url.partition("://")[2].partition("/")[0]:
-            raise ValueError("it holds credentials; name an environment variable with api_key_env")
-        return url
 
 
 class AgentTable(Table):
@@ -233,7 +161,7 @@ class Config(Table):
     """The whole file."""
 
     run: RunTable
-    model: ModelTable
+    model: ModelSettings
     agent: AgentTable = AgentTable()
     resources: dict[str, ResourcesTable]
     checkpoint: CheckpointTable = CheckpointTable()
@@ -249,24 +177,8 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     try:
         config = Config.model_validate(document)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place, said = ".".join(str(step) for step in first["loc"]) or "file", first["msg"].removeprefix("Value error, ")
-        if first["type"] == "extra_forbidden":
-            said = f"there is no such key; there are {', '.join(_table_at(first['loc'][:-1]).model_fields)}"
-        raise ConfigError(f"{path}: {place}: {said}") from error
+        raise ConfigError(f"{path}: {problem_of(error, Config)}") from error
     return _anchored(config, Path(path).resolve().parent)
-
-
-def _table_at(steps: Sequence[str | int]) -> type[Table]:
-    """The table that a place in the file is in."""
-    table: type[Table] = Config
-    for step in steps:
-        if (field := table.model_fields.get(str(step))) is None:
-            continue  # The name of one of several tables of one kind.
-        for kind in (field.annotation, *get_args(field.annotation)):
-            if isinstance(kind, type) and issubclass(kind, Table):
-                table = kind
-    return table
 
 
 def _anchored(config: Config, folder: Path) -> Config:
@@ -286,13 +198,3 @@ def _anchored(config: Config, folder: Path) -> Config:
 def anchor(location: str, folder: Path) -> str:
     """A relative path made relative to `folder`; a URL stays as it is."""
     return location if "://" in location or os.path.isabs(location) else str(folder / location)
-
-
-def secret(name: str | None) -> str | None:
-    """The value of an environment variable that the configuration names. Raises ConfigError where it is not set."""
-    if name is None:
-        return None
-    value = os.environ.get(name)
-    if not value:
-        raise ConfigError(f"the environment variable {name} is not set, and the configuration names it")
-    return value

@@ -5,14 +5,14 @@ fields by name; a rollout whose own row changed has another id, so none is ever 
 """
 
 import hashlib
-import importlib
 import inspect
 from collections.abc import Collection, Mapping, Sequence
-from types import ModuleType
 
 import orjson
 
-from .config import Config, ConfigError
+from participants.serving import ConfigError, import_target
+
+from .config import Config
 from .rows import Rollout, dataset_digest
 
 
@@ -56,18 +56,9 @@ def _digest(value: object) -> str:
     return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
 
-def import_server(name: str, target: str) -> ModuleType:
-    """The module of a server. Raises ConfigError, whatever goes wrong in code that is not ours."""
-    try:
-        return importlib.import_module(target.partition(":")[0])
-    except Exception as error:
-        told = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"resources.{name}: server {target!r} cannot be imported: {told}") from error
-
-
 def _code_digest(name: str, target: str) -> str:
     """Of the source file that defines a server, so that edited code is not taken for the same run."""
-    module = import_server(name, target)
+    module = import_target(f"resources.{name}", target)
     try:
         return hashlib.sha256(inspect.getsource(module).encode()).hexdigest()[:16]
     except (OSError, TypeError):

@@ -15,8 +15,9 @@ from typing import Any
 import orjson
 
 from participants import ParticipantError
+from participants.serving import ConfigError
 
-from .config import Config, ConfigError
+from .config import Config
 
 LEVELS_AROUND = 64
 """How much deeper than in the input a row may come to stand; orjson writes 254 levels."""

@@ -24,6 +24,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from rich.console import Console
 
 from participants import Upstream
+from participants.serving import Endpoint
 from store import DEFAULT_LIMITS, Controller, Limits, RootMissing, Store, claim, open_store
 
 from .asking import check_parameters
@@ -31,7 +32,6 @@ from .checkpoints import Checkpoints
 from .collector import Collector, Emit
 from .config import CheckpointTable, Config
 from .ending import EXIT_STOPPED, LONGEST_CLOSE_S, Ending
-from .endpoint import Endpoint
 from .fingerprint import fingerprint
 from .ledger import RunLedger
 from .merge import failures_url, write_output

@@ -16,22 +16,17 @@ from participants import (
     Holder,
     LocalPeer,
     ModelServer,
-    OpenAIEndpoint,
     Peer,
     ResourcesServer,
     SimpleAgent,
     Upstream,
 )
-from participants.backends import LazyCapabilities
-from participants.cuts import Policy, Verdict, always_continue, older_than
-from participants.ledger import Ledger
+from participants.serving import Endpoint, Tell, find_class, make, make_model_server
 from store import Life, Store, StoreError
 
 from ..fleet import Fleet, discover
 from ..links import LocalLink
-from .config import Config, ConfigError
-from .endpoint import Endpoint, Tell
-from .fingerprint import import_server
+from .config import Config, ResourcesTable
 from .saved import Work, saved_by
 
 
@@ -115,7 +110,9 @@ async def make_parts(
 @asynccontextmanager
 async def run_world(config: Config, parts: Parts, store: Store | None) -> AsyncIterator[World]:
     """Run the participants; at the end their servers are closed."""
-    model = _model_server(config, parts.upstream, cuts=config.model.cuts and store is not None)
+    folder = config.capture.folder if config.capture else None
+    cuts = config.model.cuts and store is not None
+    model = make_model_server(config.model, parts.upstream, ledger_folder=folder, cuts=cuts)
     peers: dict[str, Peer] = {role: LocalPeer(server) for role, server in parts.resources.items()}
     agent = SimpleAgent(
         LocalPeer(model),
@@ -131,27 +128,6 @@ async def run_world(config: Config, parts: Parts, store: Store | None) -> AsyncI
         holders: list[Holder[Any]] = [environment, model, agent, *parts.resources.values()]
         fleet = await _control(stack, holders, store) if store else None
         yield World(environment, model, agent, parts.resources, fleet)
-
-
-def _model_server(config: Config, upstream: Upstream, *, cuts: bool) -> ModelServer:
-    table = config.model
-    ledger = Ledger(config.capture.folder) if config.capture else None
-    known = None
-    if (cuts or ledger) and isinstance(upstream, OpenAIEndpoint):  # A ledger too wants to know the ids.
-        kind = "" if table.backend == "auto" else table.backend
-        known = LazyCapabilities(upstream, table.model, kind=kind, tool_format=table.tool_format)
-    policy: Policy = always_continue
-    if table.max_weight_lag is not None:
-        policy = older_than(table.max_weight_lag, then=Verdict(table.stale_prefix))
-    return ModelServer(
-        upstream,
-        model=table.model,
-        cuts=known,
-        resampled=table.resampled,
-        policy=policy,
-        ledger=ledger,
-        staging=upstream if isinstance(upstream, OpenAIEndpoint) else None,
-    )
 
 
 @asynccontextmanager
@@ -172,20 +148,10 @@ def _declares_mode(server: type[ResourcesServer]) -> bool:
 
 
 def _load_all(config: Config) -> dict[str, ResourcesServer]:
-    return {f"resources.{name}": _load(name, table.server, table.options) for name, table in config.resources.items()}
+    return {f"resources.{name}": _load(name, table) for name, table in config.resources.items()}
 
 
-def _load(name: str, target: str, options: dict[str, Any]) -> ResourcesServer:
-    attribute = target.partition(":")[2]
-    found = getattr(import_server(name, target), attribute, None)
-    if found is None:
-        raise ConfigError(f"resources.{name}: server {target!r} cannot be imported: it has no {attribute!r}")
-    if not (isinstance(found, type) and issubclass(found, ResourcesServer)):
-        raise ConfigError(f"resources.{name}: {target!r} is not a ResourcesServer")
-    try:
-        return found(name=name, **options)
-    except TypeError as error:
-        raise ConfigError(f"resources.{name}: {target} does not take these options: {error}") from error
-    except Exception as error:  # The code of a user may raise anything.
-        told = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"resources.{name}: {target} cannot be made with these options: {told}") from error
+def _load(name: str, table: ResourcesTable) -> ResourcesServer:
+    role = f"resources.{name}"
+    found = find_class(role, table.server, ResourcesServer)
+    return make(role, table.server, found, options=table.options, name=name)

@@ -10,18 +10,18 @@ import anyio.abc
 import anyio.to_thread
 import pytest
 
-from orchestrator.collect.config import ModelTable
-from orchestrator.collect.endpoint import PATIENCE_S, TELL_EVERY_S, Endpoint
 from participants import OpenAIEndpoint
 from participants.backends.breaks import Unreachable
+from participants.serving import ModelSettings
+from participants.serving.endpoint import PATIENCE_S, TELL_EVERY_S, Endpoint
 from tests.support.backend import start_backend
 
 pytestmark = pytest.mark.anyio
 
 
-def table(base_url: str, model: str = "m", retry_for_s: float = 0.1) -> ModelTable:
+def table(base_url: str, model: str = "m", retry_for_s: float = 0.1) -> ModelSettings:
     """An endpoint."""
-    return ModelTable(base_url=base_url, model=model, retry_for_s=retry_for_s)
+    return ModelSettings(base_url=base_url, model=model, retry_for_s=retry_for_s)
 
 
 @pytest.mark.unit
@@ -136,7 +136,7 @@ def test_the_timeouts_are_those_of_any_endpoint() -> None:
     """The defaults of `[model]` are those of the client, and what is set reaches it."""
     defaults = inspect.signature(OpenAIEndpoint).parameters
     for name in ("retry_for_s", "timeout_s", "first_token_timeout_s", "idle_timeout_s"):
-        assert ModelTable.model_fields[name].default == defaults[name].default
+        assert ModelSettings.model_fields[name].default == defaults[name].default
     given = table("http://model/v1").model_copy(update={"timeout_s": 3.0, "first_token_timeout_s": 1.0})
     watch = Endpoint(given.model_copy(update={"idle_timeout_s": 2.0}), print)._watch
     assert (watch.first_token_timeout_s, watch.idle_timeout_s, watch.timeout_s) == (1.0, 2.0, 3.0)

@@ -1,4 +1,4 @@
-"""The model endpoint of a run, which says when it does not answer, and what is likely to be wrong.
+"""The endpoint of a model server, which says when it does not answer, and what is likely to be wrong.
 
 Calls are tried again for `retry_for_s`, so a dead endpoint would otherwise be silent for minutes. One line is told at
 the first call that fails and at most one every `TELL_EVERY_S` after it, however many calls wait. An endpoint that takes
@@ -13,12 +13,14 @@ from typing import Any
 
 import anyio
 
-from participants import Chunks, OpenAIEndpoint, ParticipantError, Reply
-from participants.backends.breaks import Unreachable
-from participants.data import CallId
 from store import Life
 
-from .config import ModelTable, secret
+from ..backends.breaks import Unreachable
+from ..data import CallId, Reply
+from ..errors import ParticipantError
+from ..upstream import Chunks, OpenAIEndpoint
+from .model_settings import ModelSettings
+from .settings import secret
 
 TELL_EVERY_S = 30.0
 PATIENCE_S = 30.0
@@ -48,17 +50,17 @@ class _Waiting:
 class Endpoint(OpenAIEndpoint):
     """Tells people what they would otherwise wait for in vain."""
 
-    def __init__(self, table: ModelTable, tell: Tell, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: ModelSettings, tell: Tell, clock: Callable[[], float] = time.monotonic) -> None:
         """Raises ConfigError where the variable with the key is not set."""
         super().__init__(
-            table.base_url,
-            api_key=secret(table.api_key_env),
-            retry_for_s=table.retry_for_s,
-            timeout_s=table.timeout_s,
-            first_token_timeout_s=table.first_token_timeout_s,
-            idle_timeout_s=table.idle_timeout_s,
+            settings.base_url,
+            api_key=secret(settings.api_key_env),
+            retry_for_s=settings.retry_for_s,
+            timeout_s=settings.timeout_s,
+            first_token_timeout_s=settings.first_token_timeout_s,
+            idle_timeout_s=settings.idle_timeout_s,
         )
-        self._table = table
+        self._settings = settings
         self._tell = tell
         self._clock = clock
         self._told_at: float | None = None
@@ -92,7 +94,7 @@ class Endpoint(OpenAIEndpoint):
                 self._advise(*self._unexplained)
 
     async def _probe(self) -> None:
-        url = f"{self._table.base_url}: GET /models"
+        url = f"{self._settings.base_url}: GET /models"
         with anyio.move_on_after(PROBE_TIMEOUT_S) as limit:
             try:
                 reply = await self.models()
@@ -101,8 +103,8 @@ class Endpoint(OpenAIEndpoint):
                 return
             self._advise(url, reply)
             self._served = _names(reply.body) if reply.ok else []
-            if self._served and self._table.model not in self._served:
-                self._tell(f"{self._table.base_url} serves {self._shown()}, and not {self._table.model!r}")
+            if self._served and self._settings.model not in self._served:
+                self._tell(f"{self._settings.base_url} serves {self._shown()}, and not {self._settings.model!r}")
         if limit.cancelled_caught:
             self._failed(f"GET /models took over {PROBE_TIMEOUT_S:g} s")
 
@@ -111,7 +113,7 @@ class Endpoint(OpenAIEndpoint):
         with self._counted(None):
             reply = await super().complete(route, body, life)
             self._heard_at = self._clock()
-        self._advise(f"{self._table.base_url}: POST {route.removeprefix('/v1')}", reply)
+        self._advise(f"{self._settings.base_url}: POST {route.removeprefix('/v1')}", reply)
         return reply
 
     @asynccontextmanager
@@ -122,7 +124,7 @@ class Endpoint(OpenAIEndpoint):
         opening = super().stream(route, body, life, call=call)
         with self._counted(opening):
             async with opening as chunks:
-                self._advise(f"{self._table.base_url}: POST {route.removeprefix('/v1')}", Reply(chunks.status, ""))
+                self._advise(f"{self._settings.base_url}: POST {route.removeprefix('/v1')}", Reply(chunks.status, ""))
                 yield chunks
 
     @contextmanager
@@ -139,16 +141,16 @@ class Endpoint(OpenAIEndpoint):
         now = self._clock()
         streams = [now - call.since for call in self._waiting if call.stream is not None and call.nothing_yet]
         whole = [now - max(call.since, self._heard_at) for call in self._waiting if call.stream is None]
-        told = _told_late(streams, "a first token", "first_token_timeout_s", self._table.first_token_timeout_s)
+        told = _told_late(streams, "a first token", "first_token_timeout_s", self._settings.first_token_timeout_s)
         # A whole reply may take long for its length: it is late where no other one comes either.
-        told += _told_late(whole, "a whole reply, and none comes", "timeout_s", self._table.timeout_s)
+        told += _told_late(whole, "a whole reply, and none comes", "timeout_s", self._settings.timeout_s)
         before = [at for at in (self._told_at, self._told_waiting_at) if at is not None]
         if told and (not before or now - max(before) >= TELL_EVERY_S):
             self._told_waiting_at = now
-            self._tell(f"{self._table.base_url}: {'; '.join(told)}")
+            self._tell(f"{self._settings.base_url}: {'; '.join(told)}")
         if not told and self._told_waiting_at is not None:
             self._told_waiting_at = None
-            self._tell(f"{self._table.base_url}: no call waits for over {PATIENCE_S:g} s any more")
+            self._tell(f"{self._settings.base_url}: no call waits for over {PATIENCE_S:g} s any more")
 
     def tried(self, failure: Unreachable | None) -> None:
         """A call may go on for long: say so at the first try that fails, and when one is answered again."""
@@ -156,15 +158,17 @@ class Endpoint(OpenAIEndpoint):
             self._failed(_why(failure))
         elif self._silent:
             self._silent = False
-            self._tell(f"{self._table.base_url} answers again")
+            self._tell(f"{self._settings.base_url} answers again")
 
     def _failed(self, why: str) -> None:
         now = self._clock()
         if self._told_at is not None and now - self._told_at < TELL_EVERY_S:
             return
         self._told_at, self._silent = now, True
-        table = self._table
-        self._tell(f"{table.base_url} does not answer: {why}; each call is tried for up to {table.retry_for_s:g} s")
+        settings = self._settings
+        self._tell(
+            f"{settings.base_url} does not answer: {why}; each call is tried for up to {settings.retry_for_s:g} s"
+        )
 
     def _advise(self, what: str, reply: Reply) -> None:
         if reply.status not in _ADVICE or reply.status in self._advised:
@@ -179,7 +183,7 @@ class Endpoint(OpenAIEndpoint):
 
     def _of_missing(self) -> str:
         """What a 404 comes from: no such path, unless the models could be asked for; no such model; no such route."""
-        model = self._table.model
+        model = self._settings.model
         if not self._served:
             return _PATH
         if model not in self._served:

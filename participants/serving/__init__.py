@@ -1,0 +1,19 @@
+"""Serving participants in processes of their own: what a server is made of, and how it runs."""
+
+from .endpoint import Endpoint, Tell
+from .loading import find_class, import_target, make
+from .model_settings import ModelSettings, make_model_server
+from .settings import ConfigError
+from .spec import ServerSpec
+
+__all__ = [
+    "ConfigError",
+    "Endpoint",
+    "ModelSettings",
+    "ServerSpec",
+    "Tell",
+    "find_class",
+    "import_target",
+    "make",
+    "make_model_server",
+]

@@ -1,0 +1,45 @@
+"""Classes that people name as `module:Class`, and what is made of them. What their code raises is told as theirs."""
+
+import importlib
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, TypeVar
+
+from .settings import ConfigError
+
+T = TypeVar("T")
+
+
+def import_target(role: str, target: str) -> ModuleType:
+    """The module of `module:Class`. Raises ConfigError, whatever goes wrong in code that is not ours."""
+    try:
+        return importlib.import_module(target.partition(":")[0])
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{role}: server {target!r} cannot be imported: {told}") from error
+
+
+def find_class(role: str, target: str, base: type[T]) -> type[T]:
+    """The class that is named, a subclass of `base`. Raises ConfigError."""
+    attribute = target.partition(":")[2]
+    found = getattr(import_target(role, target), attribute, None)
+    if found is None:
+        raise ConfigError(f"{role}: server {target!r} cannot be imported: it has no {attribute!r}")
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ConfigError(f"{role}: {target!r} is not {_article(base.__name__)}")
+    return found
+
+
+def make(role: str, target: str, found: Callable[..., T], *given: Any, options: Mapping[str, Any], name: str) -> T:
+    """One with these options. Raises ConfigError for options that it does not take, or that it refuses."""
+    try:
+        return found(*given, name=name, **options)
+    except TypeError as error:
+        raise ConfigError(f"{role}: {target} does not take these options: {error}") from error
+    except Exception as error:  # The code of a user may raise anything.
+        told = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{role}: {target} cannot be made with these options: {told}") from error
+
+
+def _article(name: str) -> str:
+    return f"an {name}" if name[0] in "AEIOU" else f"a {name}"

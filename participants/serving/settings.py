@@ -1,0 +1,73 @@
+"""What the tables of a configuration are made of: limits of numbers, JSON, the names of secrets."""
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Annotated, Any, get_args
+
+import orjson
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+MAX_INT = 2**63 - 1
+"""The largest integer of TOML, and of what is written as JSON."""
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Natural = Annotated[int, Field(ge=0, le=MAX_INT)]
+Positive = Annotated[int, Field(ge=1, le=MAX_INT)]
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used, or not with what is there; the message says what to change."""
+
+
+class Table(BaseModel):
+    """Base of the tables."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _as_json(values: dict[str, Any]) -> dict[str, Any]:
+    """Refuse what JSON cannot say: dates, numbers that are not finite, integers of more than 64 bits, other keys."""
+    for name, value in values.items():
+        try:
+            json.dumps(value, allow_nan=False)  # It refuses dates, which orjson would write as text.
+            orjson.dumps(value)  # It refuses integers of more than 64 bits, and keys that are no text.
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(
+                f"{name} cannot be written as JSON ({error}); a date, for one, is given as text"
+            ) from error
+    return values
+
+
+JSONTable = Annotated[dict[str, Any], AfterValidator(_as_json)]
+
+
+def secret(name: str | None) -> str | None:
+    """The value of an environment variable that the configuration names. Raises ConfigError where it is not set."""
+    if name is None:
+        return None
+    value = os.environ.get(name)
+    if not value:
+        raise ConfigError(f"the environment variable {name} is not set, and the configuration names it")
+    return value
+
+
+def problem_of(error: ValidationError, top: type[Table]) -> str:
+    """The first thing that is wrong with a document, and where it stands; of a wrong key, the right ones."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    place, said = ".".join(str(step) for step in first["loc"]) or "file", first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        said = f"there is no such key; there are {', '.join(_table_at(first['loc'][:-1], top).model_fields)}"
+    return f"{place}: {said}"
+
+
+def _table_at(steps: Sequence[str | int], top: type[Table]) -> type[Table]:
+    """The table that a place in the document is in."""
+    table = top
+    for step in steps:
+        if (field := table.model_fields.get(str(step))) is None:
+            continue  # The name of one of several tables of one kind.
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, Table):
+                table = kind
+    return table

@@ -1,0 +1,134 @@
+"""What one server is: the whole of what its processes are started from, as a document or made of flags."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from store import InvalidName, ProcessName
+
+from .model_settings import ModelSettings
+from .settings import ConfigError, JSONTable, Seconds, Table, problem_of
+
+Kind = Literal["environment", "agent", "model", "resources"]
+MAX_WORKERS = 256
+_NEEDS = {"environment": "agent", "agent": "model"}
+"""Of which kind each one needs exactly one peer; those have resources servers as well, and others no peers."""
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Host and port of `host:port`, `[host]:port` for IPv6; port 0 takes a free one. Raises ValueError."""
+    parts = urlsplit(f"//{text}")
+    if not parts.hostname or parts.port is None or parts.path or "@" in text:
+        raise ValueError(f"{text!r} is no host:port, such as 127.0.0.1:8000; port 0 takes a free one")
+    return parts.hostname, parts.port
+
+
+def _address(text: str) -> str:
+    split_address(text)
+    return text
+
+
+def _url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+        raise ValueError("it is no http:// or https:// URL")
+    return text.rstrip("/")
+
+
+class ServerSpec(Table):
+    """One server: `<kind>.<name>`, in one process or several."""
+
+    kind: Kind
+    name: str = "main"
+    server: str | None = None
+    """`module:Class`; None for the one that ships, which resources servers have not."""
+    options: JSONTable = Field(default_factory=dict)
+    """Keyword arguments of the class."""
+    workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] = 1
+    listen: Annotated[str, AfterValidator(_address)] = "127.0.0.1:0"
+    """Where anybody may call; each worker listens on a port of its own at the same host besides."""
+    peers: dict[str, Annotated[str, AfterValidator(_url)]] = Field(default_factory=dict)
+    """Role (`<kind>.<name>`) to URL of the servers that this one calls."""
+    store: str | None = None
+    """Path or URL of the run's checkpoints; nothing can be committed or restored without."""
+    single_writer: bool = False
+    """Accept a store without exclusive create, on your word that no second collector can ever run."""
+    token_env: str | None = None
+    """Name of the environment variable with the control token; no control plane without one."""
+    model: ModelSettings | None = None
+    """Of a model server: its endpoint."""
+    capture: str | None = None
+    """Of a model server: the folder of the capture ledger."""
+    shutdown_s: Seconds = 10.0
+    """How long SIGTERM leaves work in flight and sessions that close."""
+    path: str | None = None
+    """A folder to import from before any other."""
+
+    @property
+    def role(self) -> str:
+        """`<kind>.<name>`, as peers call it."""
+        return f"{self.kind}.{self.name}"
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        try:
+            ProcessName(self.kind, self.name, "w0")
+        except InvalidName as error:
+            raise ValueError(str(error)) from error
+        self._check_server()
+        self._check_peers()
+        return self
+
+    def _check_server(self) -> None:
+        if self.server is not None and not all(self.server.partition(":")):
+            raise ValueError(f"server {self.server!r} is not of the form module:Class")
+        if self.kind == "resources" and self.server is None:
+            raise ValueError("a resources server needs its class: server, as module:Class")
+        if self.kind == "model":
+            if self.server is not None or self.options:
+                raise ValueError("a model server is made from model alone: take server and options away")
+            if self.model is None:
+                raise ValueError("a model server needs model, with base_url and the name of the model")
+        elif self.model is not None or self.capture is not None:
+            raise ValueError(f"model and capture are those of a model server, and this is {self.role}")
+
+    def _check_peers(self) -> None:
+        needed = _NEEDS.get(self.kind)
+        kinds = [role.partition(".")[0] for role in self.peers]
+        if needed is None and kinds:
+            raise ValueError(f"{self.role} calls nobody, and peers names {', '.join(self.peers)}")
+        if needed is not None and kinds.count(needed) != 1:
+            raise ValueError(f"{self.role} needs exactly one peer {needed}.<name>, and has {kinds.count(needed)}")
+        for role, kind in zip(self.peers, kinds, strict=True):
+            if kind not in (needed, "resources") or not role.partition(".")[2]:
+                raise ValueError(
+                    f"{role!r} is no peer of {self.role}, which calls {needed}.<name> and resources.<name>"
+                )
+
+    @property
+    def one_peer(self) -> str:
+        """Role of the one agent or model that it calls."""
+        return next(role for role in self.peers if not role.startswith("resources."))
+
+
+def parse_spec(document: Mapping[str, Any], where: str) -> ServerSpec:
+    """Validate a document. Raises ConfigError, which says `where` it stands."""
+    try:
+        return ServerSpec.model_validate(document)
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {problem_of(error, ServerSpec)}") from error
+
+
+def load_document(path: Path) -> dict[str, Any]:
+    """The document in a file. Raises ConfigError."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path} holds no JSON object")
+    return document

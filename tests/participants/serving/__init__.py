@@ -1,0 +1,1 @@
+"""Participants in processes of their own."""
