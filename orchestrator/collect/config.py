@@ -7,7 +7,7 @@ import os
 import tomllib
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self, TypeVar
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -22,6 +22,8 @@ from participants.serving.settings import (
     Table,
     problem_of,
 )
+
+from ..deployment.config import FleetTable, check_roles
 
 
 class OtherRun(ConfigError):
@@ -157,32 +159,57 @@ class CheckpointTable(Table):
         return self
 
 
-class Config(Table):
-    """The whole file."""
+class Participants(Table):
+    """What a file says of the participants, and where they run: all that `midflight up` needs."""
 
-    run: RunTable
+    run: RunTable | None = None
     model: ModelSettings
     agent: AgentTable = AgentTable()
     resources: dict[str, ResourcesTable]
     checkpoint: CheckpointTable = CheckpointTable()
     capture: CaptureTable | None = None
+    fleet: FleetTable | None = None
+
+    @model_validator(mode="after")
+    def _has_roles(self) -> Self:
+        if self.fleet is not None:
+            check_roles(self.fleet, self.resources)
+        return self
+
+
+class Config(Participants):
+    """The whole file."""
+
+    run: RunTable
 
 
 def load_config(path: str | os.PathLike[str]) -> Config:
-    """Read and validate a file. Raises ConfigError."""
+    """Read and validate the file of a run. Raises ConfigError."""
+    return _load(path, Config)
+
+
+def load_participants(path: str | os.PathLike[str]) -> Participants:
+    """Read and validate a file that need have no run. Raises ConfigError."""
+    return _load(path, Participants)
+
+
+_C = TypeVar("_C", bound=Participants)
+
+
+def _load(path: str | os.PathLike[str], kind: type[_C]) -> _C:
     try:
         document = tomllib.loads(Path(path).read_text())
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     try:
-        config = Config.model_validate(document)
+        config = kind.model_validate(document)
     except ValidationError as error:
-        raise ConfigError(f"{path}: {problem_of(error, Config)}") from error
+        raise ConfigError(f"{path}: {problem_of(error, kind)}") from error
     return _anchored(config, Path(path).resolve().parent)
 
 
-def _anchored(config: Config, folder: Path) -> Config:
-    run = config.run.model_copy(
+def _anchored(config: _C, folder: Path) -> _C:
+    run = config.run and config.run.model_copy(
         update={
             "output": anchor(config.run.output, folder),
             "input": config.run.input and anchor(config.run.input, folder),
@@ -192,7 +219,8 @@ def _anchored(config: Config, folder: Path) -> Config:
         update={"url": config.checkpoint.url and anchor(config.checkpoint.url, folder)}
     )
     capture = config.capture and config.capture.model_copy(update={"folder": anchor(config.capture.folder, folder)})
-    return config.model_copy(update={"run": run, "checkpoint": checkpoint, "capture": capture})
+    fleet = config.fleet and config.fleet.model_copy(update={"folder": anchor(config.fleet.folder, folder)})
+    return config.model_copy(update={"run": run, "checkpoint": checkpoint, "capture": capture, "fleet": fleet})
 
 
 def anchor(location: str, folder: Path) -> str:

@@ -132,4 +132,4 @@ def check_roles(table: FleetTable, resources: Collection[str]) -> None:
         kind, _, name = role.partition(".")
         if kind == "resources" and name not in resources:
             there = ", ".join(f"resources.{one}" for one in sorted(resources)) or "none"
-            raise ValueError(f'servers."{role}": there is no table [{role}]; there are {there}')
+            raise ValueError(f'fleet.servers."{role}": there is no table [{role}]; there are {there}')
