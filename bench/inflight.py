@@ -28,7 +28,7 @@ import anyio.lowlevel
 
 from orchestrator import Fleet, adopt, commit, prepare, renew, restore, resume
 from orchestrator.cli.collect import GC_THRESHOLD
-from orchestrator.collect import Config, World, open_world
+from orchestrator.collect import Config, EmbeddedWorld, open_world
 from participants import Chunks, Floor, Reply
 from participants.data import CallId
 from store import (
@@ -148,18 +148,22 @@ def _config(folder: Path) -> Config:
 
 
 @asynccontextmanager
-async def _participants(config: Config, store: Store, words: int) -> AsyncIterator[tuple[World, HoldingUpstream]]:
+async def _participants(
+    config: Config, store: Store, words: int
+) -> AsyncIterator[tuple[EmbeddedWorld, HoldingUpstream]]:
     upstream = HoldingUpstream(words)
     async with open_world(config, store, upstream) as world:
         yield world, upstream
 
 
-async def _adopted(world: World, controller: Controller) -> Fleet:
+async def _adopted(world: EmbeddedWorld, controller: Controller) -> Fleet:
     assert world.fleet is not None
     return (await adopt(world.fleet, controller.epoch, Floor(controller.epoch, 0)))[0]
 
 
-async def _dispatch(world: World, upstream: HoldingUpstream, epoch: int, attempt: int, rollouts: int) -> list[Life]:
+async def _dispatch(
+    world: EmbeddedWorld, upstream: HoldingUpstream, epoch: int, attempt: int, rollouts: int
+) -> list[Life]:
     lives = [Life(f"rollout-{n}", epoch, attempt, n) for n in range(rollouts)]
     messages = [{"role": "user", "content": "add 1 and then hold"}]
     for n, life in enumerate(lives):

@@ -5,6 +5,7 @@ from participants.serving import ConfigError
 from .checkpoints import Checkpoints
 from .collector import Collector, Emit
 from .config import Config, load_config
+from .embedded import EmbeddedWorld, open_world
 from .ending import Ending
 from .ledger import RunLedger
 from .progress import is_terminal, json_events, plain_events, print_plainly
@@ -12,7 +13,7 @@ from .rows import Rollout, load_rollouts, plan_rollouts
 from .run import EXIT_FENCED, Options, Summary, collect
 from .segments import AnotherWriter, Line, Segments, open_segments
 from .tracebacks import tracebacks_shown
-from .world import World, open_world
+from .world import World
 
 __all__ = [
     "EXIT_FENCED",
@@ -21,6 +22,7 @@ __all__ = [
     "Collector",
     "Config",
     "ConfigError",
+    "EmbeddedWorld",
     "Emit",
     "Ending",
     "Line",

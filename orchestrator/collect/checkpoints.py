@@ -6,7 +6,7 @@ they are retired, so that everything else is saved.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
 import anyio
@@ -116,7 +116,8 @@ class Checkpoints:
 
         try:
             async with checkpoint(fleet, self._controller, limits, resumed=let_go) as opened:
-                behind = self._fill(opened)
+                self._fill(opened)
+                behind = await collector.world.work_in_flight()
         finally:
             let_go()
         self._behind = behind
@@ -124,7 +125,7 @@ class Checkpoints:
         await self._prune()
         return opened.published
 
-    def _fill(self, opened: Round) -> dict[Life, Work]:
+    def _fill(self, opened: Round) -> None:
         """Give the round what the controller has to say, in one step."""
         collector = self._collector
         sets = collector.ledger.sets(opened.standstill.restarts)
@@ -140,7 +141,6 @@ class Checkpoints:
             output=[collector.segment],
             fingerprint=self._fingerprint,
         )
-        return collector.work_in_flight()
 
     def _report(self, opened: Round, took_s: float) -> None:
         tally = self._collector.tally
@@ -176,10 +176,10 @@ class Checkpoints:
             async with self._one_at_a_time:
                 return
 
-    def at_risk(self) -> Work:
-        """Work of the episodes in flight that no checkpoint has yet."""
+    def at_risk(self, in_flight: Mapping[Life, Work]) -> Work:
+        """Of the work of the episodes in flight, what no checkpoint has yet."""
         total = Work()
-        for life, work in self._collector.work_in_flight().items():
+        for life, work in in_flight.items():
             last = self._behind.get(life, Work())
             restored = self._collector.continued_from.get(life, Work())  # until this start has one of its own
             calls, tokens = max(last.calls, restored.calls), max(last.tokens, restored.tokens)
@@ -197,7 +197,7 @@ class Checkpoints:
                 return ref
             await anyio.sleep(min(RETRY_S, max(0.0, ends - anyio.current_time())))
         for _ in range(LAST_ROUNDS):
-            blocking = [life for life in self._collector.world.blocking() if self._collector.ledger.is_open(life)]
+            blocking = [life for life in await self._collector.world.blocking() if self._collector.ledger.is_open(life)]
             if not blocking:
                 return None
             await self._retire(blocking)

@@ -1,12 +1,13 @@
-"""The collector: dispatches episodes, and makes their rows durable before their episodes are acknowledged.
+"""The collector: dispatches episodes, and makes their rows durable before their episodes are released.
 
-Order, which no crash may break: a row is durable in the segment before its episode is acknowledged; while everything
+Order, which no crash may break: a row is durable in the segment before its episode is released; while everything
 stands still no result, dispatch or retire is processed (`still` is held); a checkpoint's three sets come from the
-ledger in one step. A failure is written like a row, and is final once a rollout has had its attempts.
+ledger in one step. A failure is written like a row, and is final once a rollout has had its attempts. One that a lost
+server may be the cause of is kept only once it is known that none is lost.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,7 @@ import anyio
 import anyio.lowlevel
 from anyio.streams.memory import MemoryObjectSendStream
 
-from participants import Code, ParticipantError, Result
+from participants import ParticipantError, Result
 from store import Fenced, Life, Segment, StoreError
 
 from .asking import asked_row
@@ -23,7 +24,7 @@ from .ledger import RunLedger
 from .rows import Rollout
 from .saved import Totals, Work, work_of_row
 from .segments import Line, Writer
-from .world import World
+from .world import World, failure_of_dispatch
 
 Emit = Callable[[str, dict[str, Any]], None]
 """Called with the name and the facts of an event; must not raise."""
@@ -31,16 +32,17 @@ LARGEST_BATCH = 256
 DISPATCH_BATCH = 64
 """Episodes dispatched before other tasks get a turn."""
 END_TIMEOUT_S = 10.0
-REFUSED_STAGE = "seed"
-"""A dispatch that fails comes before every step of its episode."""
 FLOOR_STEP = 64
 """The floor rises in steps, since each one looks at every fence."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What happened so far in this start of the run, for progress and summary."""
+    """What happened so far in this start of the run, over all its epochs, for progress and summary."""
 
+    continued: int = 0
+    """By epochs that are over, as the next one."""
+    restarted: int = 0
     rows: int = 0
     failures: int = 0
     delivered: Work = field(default_factory=Work)
@@ -66,12 +68,13 @@ class Collector:
         output: Writer,
         emit: Emit = lambda name, facts: None,
         earlier: Totals | None = None,
+        tally: Tally | None = None,
     ) -> None:
-        """`emit` must not raise; `earlier` is of the starts before this one."""
+        """`emit` must not raise; `earlier` is of the starts before this one, `tally` of its epochs before this one."""
         self._config = config
         self._output = output
         self._room = anyio.Event()
-        self._floor = 0
+        self._floor = ledger.floor
         self._earlier = earlier or Totals()
         self._scope = anyio.CancelScope()
         self.world = world
@@ -79,7 +82,7 @@ class Collector:
         self.still = anyio.Lock()
         """Held while everything stands still for a checkpoint."""
         self.ledger = ledger
-        self.tally = Tally()
+        self.tally = tally or Tally()
         self.continued_from: dict[Life, Work] = {}
         """What each life in flight that continues one of a checkpoint has from there."""
         self.closing = False
@@ -111,29 +114,46 @@ class Collector:
             await self._room.wait()
 
     async def _fill(self) -> None:
-        while not self.closing and self.broken is None and len(self.ledger.open) < self._config.run.concurrency:
-            restored = next(iter(self.ledger.restored), None)
-            following = self.ledger.next_dispatch()
-            if following is None:
-                return
-            if self.ledger.dispatched % DISPATCH_BATCH == 0:
-                await anyio.lowlevel.checkpoint()
-            if restored is not None:
-                saved = self.continued_from[following[0]] = self.world.saved(restored)
+        while not self.closing and self.broken is None and (batch := self._next_batch()):
+            await anyio.lowlevel.checkpoint()
+            await self._remember_saved(batch)
+            await self._start({life: rollout for life, rollout, _ in batch})
+
+    def _next_batch(self) -> list[tuple[Life, Rollout, bool]]:
+        """The next lives that there is room for, opened, and whether each continues a record."""
+        batch: list[tuple[Life, Rollout, bool]] = []
+        while len(batch) < DISPATCH_BATCH and len(self.ledger.open) < self._config.run.concurrency:
+            restored = bool(self.ledger.restored)
+            if (following := self.ledger.next_dispatch()) is None:
+                break
+            batch.append((*following, restored))
+        return batch
+
+    async def _remember_saved(self, batch: list[tuple[Life, Rollout, bool]]) -> None:
+        restored = {life.rollout_id: life for life, _, continues in batch if continues}
+        if restored:
+            for rollout_id, saved in (await self.world.saved(list(restored))).items():
+                self.continued_from[restored[rollout_id]] = saved
                 self.tally.saved += saved
-            await self._start(*following)
 
-    async def _start(self, life: Life, rollout: Rollout) -> None:
-        try:
-            await self.world.environment.dispatch(life, asked_row(rollout.row, self._config.model))
-        except (ParticipantError, StoreError) as error:
-            await self._refused(life, error)
+    async def _start(self, batch: Mapping[Life, Rollout]) -> None:
+        rows: dict[Life, dict[str, Any]] = {}
+        refused: dict[Life, dict[str, Any]] = {}
+        for life, rollout in batch.items():
+            try:
+                rows[life] = asked_row(rollout.row, self._config.model)
+            except ParticipantError as error:
+                refused[life] = failure_of_dispatch(error)
+        refused |= await self.world.dispatch(rows)
+        if refused:
+            await self._refused(refused)
 
-    async def _refused(self, life: Life, error: ParticipantError | StoreError) -> None:
-        """The row, or what the life was to continue from, is of no use: end it everywhere; it counts as a failure."""
-        await self.world.end(life, END_TIMEOUT_S)
-        if not await self._keep([Result(life=life, row=None, failure=_failure_of(error), active_s=0.0)]):
-            self.ledger.start_over([life])
+    async def _refused(self, refused: Mapping[Life, Mapping[str, Any]]) -> None:
+        """The row, or what a life was to continue from, is of no use: end it everywhere; it counts as a failure."""
+        await self.world.end(list(refused), END_TIMEOUT_S)
+        results = [Result(life=life, row=None, failure=failure, active_s=0.0) for life, failure in refused.items()]
+        if not await self._keep(results):
+            self.ledger.start_over(refused)
             self._scope.cancel()
 
     # Results
@@ -146,6 +166,7 @@ class Collector:
                 batch = [result]
                 while len(batch) < LARGEST_BATCH and receive.statistics().current_buffer_used:
                     batch.append(receive.receive_nowait())
+                await self.world.check(batch)
                 async with self.still:
                     awaited = {result.life: result for result in batch if self.ledger.is_open(result.life)}
                     if not await self._keep(list(awaited.values())):
@@ -154,11 +175,11 @@ class Collector:
                 self.wake()
 
     async def _read_results(self, send: MemoryObjectSendStream[Result]) -> None:
-        async for result in self.world.environment.results():
+        async for result in self.world.results():
             await send.send(result)
 
     async def _keep(self, results: list[Result]) -> bool:
-        """Make results durable, then acknowledge them; False where the output takes no more."""
+        """Make results durable, then release them; False where the output takes no more."""
         if not results:
             return True
         lines = [self._line(result) for result in results]
@@ -172,10 +193,10 @@ class Collector:
             return False
         for result, line in zip(results, lines, strict=True):
             self._count(line)
-            self.world.release(result.life)
             self.ledger.close(result.life, final=line.final)
             self.continued_from.pop(result.life, None)
         self._raise_floor()
+        await self.world.release([result.life for result in results])
         return True
 
     def _line(self, result: Result) -> Line:
@@ -200,27 +221,18 @@ class Collector:
             self.emit("row", {**facts, "calls": work.calls, "tokens": work.tokens})
 
     def _raise_floor(self) -> None:
-        floor = self.ledger.floor
-        if floor.n - self._floor >= FLOOR_STEP + len(self.ledger.open) // 4:
-            self._floor = floor.n
+        floor, told = self.ledger.floor, self._floor
+        if floor.epoch > told.epoch or floor.n - told.n >= FLOOR_STEP + len(self.ledger.open) // 4:
+            self._floor = floor
             self.world.raise_floor(floor)
 
     # What is in flight
 
-    def work_in_flight(self) -> dict[Life, Work]:
-        """What each episode in flight has behind its boundary."""
-        return {
-            held.life: Work(
-                held.state.activation.state["steps"], held.state.activation.state["usage"].get("output_tokens", 0)
-            )
-            for held in self.world.agent.held()
-            if held.state.activation is not None
-        }
-
     def totals(self) -> Totals:
         """Of this start and those before."""
-        saved = self.tally.saved
-        return self._earlier + Totals(self.ledger.continued, self.ledger.restarted, saved.calls, saved.tokens)
+        tally, ledger = self.tally, self.ledger
+        continued, restarted = tally.continued + ledger.continued, tally.restarted + ledger.restarted
+        return self._earlier + Totals(continued, restarted, tally.saved.calls, tally.saved.tokens)
 
     @property
     def segment(self) -> Segment:
@@ -231,10 +243,3 @@ class Collector:
         """Since the last checkpoint of this start; None before the first."""
         last = self.tally.last_checkpoint
         return None if last is None else time.monotonic() - last
-
-
-def _failure_of(error: ParticipantError | StoreError) -> dict[str, Any]:
-    """Facts of a dispatch that failed; another try cannot mend a row that is wrong."""
-    terminal = isinstance(error, ParticipantError) and error.code is Code.INVALID_REQUEST
-    named = Code.INVALID_REQUEST.value if terminal else Code.STEP_FAILED.value
-    return {"class": named, "message": str(error)[:2000], "stage": REFUSED_STAGE, "terminal": terminal}

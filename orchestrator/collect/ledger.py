@@ -1,8 +1,9 @@
 """What the controller knows of every rollout of a run: pure, and the one place that says what is in which set.
 
 A rollout is `waiting` (to be dispatched), `restored` (parked at the participants, to be dispatched as attempt N + 1),
-`open` (dispatched, undelivered) or `done`. Scope, restarts and floor of a checkpoint follow from these sets: a life
-that ended without a final result, and whose rollout waits to be started over, is a restart.
+`open` (dispatched, undelivered: in this epoch, or in a lower one by servers that outlived it) or `done`. Scope,
+restarts and floor of a checkpoint follow from these sets: a life that ended without a final result, and whose rollout
+waits to be started over, is a restart.
 """
 
 from collections import deque
@@ -33,7 +34,7 @@ class RunLedger:
     waiting: deque[str] = field(default_factory=deque)
     restored: dict[str, Life] = field(default_factory=dict)
     open: dict[str, Life] = field(default_factory=dict)
-    """In the order of their dispatch."""
+    """In the order of their dispatch, those of lower epochs first."""
     done: set[str] = field(default_factory=set)
     again: dict[str, Life] = field(default_factory=dict)
     """The ended lives of rollouts that wait to be started over."""
@@ -57,10 +58,16 @@ class RunLedger:
         restarts: Iterable[Life] = (),
         failures: Mapping[str, int] | None = None,
         dropped: Mapping[Life, str] | None = None,
+        adopted: Iterable[Life] = (),
     ) -> "RunLedger":
-        """Where a run begins or goes on. What the checkpoint has and the output does not is restored first."""
+        """Where a run begins or goes on. What the checkpoint has and the output does not is restored first.
+
+        `adopted` are lives that servers which outlived their controller go on with; none of them stands elsewhere.
+        """
         by_id = {rollout.rollout_id: rollout for rollout in rollouts}
         left = by_id.keys() - set(done)
+        going_on = {life.rollout_id: life for life in sorted(adopted, key=_position) if life.rollout_id in left}
+        left -= going_on.keys()
         restored = {life.rollout_id: life for life in scope if life.rollout_id in left}
         again = {life.rollout_id: life for life in restarts if life.rollout_id in left}
         waiting = deque(r for r in by_id if r in left and r not in restored)
@@ -69,11 +76,12 @@ class RunLedger:
             by_id,
             waiting,
             restored,
+            going_on,
             done={r for r in done if r in by_id},
             again=again,
             dropped=dict(dropped or {}),
             failures=dict(failures or {}),
-            attempts={rollout_id: life.attempt + 1 for rollout_id, life in {**again, **restored}.items()},
+            attempts={rollout_id: life.attempt + 1 for rollout_id, life in {**again, **restored, **going_on}.items()},
             restarted=len(again),
         )
 
@@ -130,7 +138,7 @@ class RunLedger:
     def floor(self) -> Floor:
         """The lowest position still open."""
         first = next(iter(self.open.values()), None)
-        return Floor(self.epoch, self.dispatched if first is None else first.n)
+        return Floor(self.epoch, self.dispatched) if first is None else Floor(*_position(first))
 
     def sets(self, restarts: Collection[Life]) -> Sets:
         """The three sets of a checkpoint taken now; `restarts` are the lives that participants cannot capture."""
@@ -140,3 +148,7 @@ class RunLedger:
         taken = {life.rollout_id for life in undelivered} | self.again.keys()
         dropped = {life: why for life, why in self.dropped.items() if life.rollout_id not in taken}
         return Sets(scope, [*started_over, *self.again.values()], dropped)
+
+
+def _position(life: Life) -> tuple[int, int]:
+    return life.epoch, life.n

@@ -90,11 +90,11 @@ def _short(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
-def facts_of(collector: Collector, checkpoints: Checkpoints | None) -> dict[str, Any]:
+async def facts_of(collector: Collector, checkpoints: Checkpoints | None) -> dict[str, Any]:
     """How far the run is, for programs."""
     ledger, tally = collector.ledger, collector.tally
-    flight, age = collector.work_in_flight().values(), collector.checkpoint_age_s()
-    risk = checkpoints.at_risk() if checkpoints is not None else None
+    in_flight, age = await collector.world.work_in_flight(), collector.checkpoint_age_s()
+    flight, risk = in_flight.values(), checkpoints and checkpoints.at_risk(in_flight)
     return {
         "done": len(ledger.done),
         "in_flight": len(ledger.open),
@@ -118,29 +118,28 @@ async def report_progress(
     async def events() -> None:
         while True:
             await anyio.sleep(PROGRESS_S)
-            emit("progress", facts_of(collector, checkpoints))
+            emit("progress", await facts_of(collector, checkpoints))
 
     async def table(live: Live) -> None:
         while True:
             await anyio.sleep(REFRESH_S)
-            live.update(status_table(collector, checkpoints))
+            live.update(await status_table(collector, checkpoints))
 
     async with anyio.create_task_group() as group:
         if console is None:
             group.start_soon(events)
             yield
         else:
-            with Live(
-                status_table(collector, checkpoints), console=console, auto_refresh=False, transient=True
-            ) as live:
+            table_now = await status_table(collector, checkpoints)
+            with Live(table_now, console=console, auto_refresh=False, transient=True) as live:
                 group.start_soon(table, live)
                 yield
         group.cancel_scope.cancel()
 
 
-def status_table(collector: Collector, checkpoints: Checkpoints | None) -> Table:
+async def status_table(collector: Collector, checkpoints: Checkpoints | None) -> Table:
     """The run as it stands."""
-    ledger, facts = collector.ledger, facts_of(collector, checkpoints)
+    ledger, facts = collector.ledger, await facts_of(collector, checkpoints)
     table = Table(title=f"epoch {ledger.epoch}", show_header=False)
     table.add_row("rollouts", f"{facts['done']} of {len(ledger.rollouts)} done, {facts['in_flight']} in flight")
     table.add_row("waiting", f"{len(ledger.waiting)} new, {len(ledger.restored)} restored")

@@ -31,6 +31,7 @@ from .asking import check_parameters
 from .checkpoints import Checkpoints
 from .collector import Collector, Emit
 from .config import CheckpointTable, Config
+from .embedded import make_parts, run_world
 from .ending import EXIT_STOPPED, LONGEST_CLOSE_S, Ending
 from .fingerprint import fingerprint
 from .ledger import RunLedger
@@ -40,7 +41,7 @@ from .progress import report_progress
 from .rows import Rollout, load_rollouts
 from .segments import ROWS_ONLY, Header, Kept, Segments, Writer, count_failures, final_lines, open_segments
 from .start import Before, Wishes, check_run, refuse_lost_store, restore_head, rows_only, seal_and_read
-from .world import World, make_parts, run_world
+from .world import World
 
 EXIT_FINE, EXIT_FAILURES, EXIT_FENCED = 0, 1, 76
 
@@ -220,7 +221,7 @@ async def _open_store(table: CheckpointTable) -> AsyncIterator[Store]:
 
 async def _collect(run: _Run, world: World) -> None:
     run.summary.rollouts = len(run.rollouts)
-    world, before, writer = await _begin(run, world)
+    before, writer = await _begin(run, world)
     decided = final_lines(before.lines)
     ledger = RunLedger.begin(
         writer.epoch,
@@ -245,7 +246,7 @@ async def _collect(run: _Run, world: World) -> None:
         await _finish(run, ledger, [*before.lines, *writer.lines])
 
 
-async def _begin(run: _Run, world: World) -> tuple[World, Before, Writer]:
+async def _begin(run: _Run, world: World) -> tuple[Before, Writer]:
     """Find what counts, restore, and begin this epoch's segment."""
     wishes = run.options.wishes
     header = Header(run.fields, wishes.accept, wishes.retry_failed)
@@ -256,16 +257,16 @@ async def _begin(run: _Run, world: World) -> tuple[World, Before, Writer]:
             await writer.begin(header)
         if wishes.fresh:
             await run.segments.put_others_aside()
-        return world, Before(_without_failed(lines, wishes)), writer
+        return Before(_without_failed(lines, wishes)), writer
     below = await seal_and_read(run.store, run.controller, run.segments, wishes)
     below.lines = _without_failed(below.lines, wishes)
     by_id = {rollout.rollout_id: rollout for rollout in run.rollouts}
-    world, before = await restore_head(run.store, run.controller, world, below, by_id, final_lines(below.lines))
+    before = await restore_head(run.store, run.controller, world, below, by_id, final_lines(below.lines))
     writer = Writer(run.segments, run.controller.epoch)
     await writer.begin(header)
     if wishes.fresh:
         await run.segments.put_others_aside()
-    return world, before, writer
+    return before, writer
 
 
 def _without_failed(lines: list[Kept], wishes: Wishes) -> list[Kept]:

@@ -10,7 +10,7 @@ head has and the output does not. Without them there is no claim and no lock: fi
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from store import (
     Chain,
@@ -153,13 +153,13 @@ async def restore_head(
     below: _Segments,
     rollouts: Mapping[str, Rollout],
     done: Mapping[str, Kept],
-) -> tuple[World, Before]:
+) -> Before:
     """Adopt the epoch everywhere, and restore what the head has, the output has not and the input still has."""
     assert world.fleet is not None
     fleet, _ = await adopt(world.fleet, controller.epoch)
-    world = replace(world, fleet=fleet)
+    world.fleet = fleet
     if controller.head is None:
-        return world, Before(below.lines)
+        return Before(below.lines)
     checkpoint = await open_checkpoint(store, controller.head)
     await checkpoint.verify_own()
     manifest = checkpoint.manifest
@@ -173,7 +173,7 @@ async def restore_head(
         await restore(fleet, round_id, controller.head, scope, timeout_s=RESTORE_TIMEOUT_S)
         await resume(fleet, round_id)
     totals = Totals.of(await checkpoint.state())
-    return world, Before(below.lines, scope, manifest.restarts, dropped, totals)
+    return Before(below.lines, scope, manifest.restarts, dropped, totals)
 
 
 async def rows_only(segments: Segments, fields: Mapping[str, str], wishes: Wishes) -> tuple[int, Found]:

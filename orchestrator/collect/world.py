@@ -1,157 +1,102 @@
-"""The embedded participants of a run: all four kinds in the controller's own process."""
+"""What a run needs of its participants, wherever they are: in the controller's process, or servers of their own.
 
-import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from typing import Any
+Nothing here fails because a participant is lost: whoever asks one waits until it answers, or until `watch` has told
+that it is lost, which ends the epoch and everything that waits in it.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
 
 import anyio
-import anyio.to_thread
 
-from participants import (
-    ControlPlane,
-    EnvironmentServer,
-    Floor,
-    Holder,
-    LocalPeer,
-    ModelServer,
-    Peer,
-    ResourcesServer,
-    SimpleAgent,
-    Upstream,
-)
-from participants.serving import Endpoint, Tell, find_class, make, make_model_server
+from participants import Code, Floor, ParticipantError, Result
+from participants.wire import INFRASTRUCTURE
 from store import Life, Store, StoreError
 
-from ..fleet import Fleet, discover
-from ..links import LocalLink
-from .config import Config, ResourcesTable
-from .saved import Work, saved_by
+from ..fleet import Fleet
+from .saved import Work
+
+REFUSED_STAGE = "seed"
+"""A dispatch that fails comes before every step of its episode."""
+Lost = dict[str, str]
+"""Who is lost, as `<kind>.<name>/<process>`, and what tells it."""
 
 
-@dataclass(frozen=True, slots=True)
-class World:
-    """The participants, and the fleet through which they are controlled; None without a store."""
+class World(Protocol):
+    """The participants in one epoch."""
 
-    environment: EnvironmentServer
-    model: ModelServer
-    agent: SimpleAgent
-    resources: dict[str, ResourcesServer]
     fleet: Fleet | None
+    """Through which they are controlled; None without a store."""
 
-    @property
-    def _others(self) -> list[Holder[Any]]:
-        return [self.agent, self.model, *self.resources.values()]
+    async def dispatch(self, rows: Mapping[Life, Mapping[str, Any]]) -> dict[Life, dict[str, Any]]:
+        """Start episodes, or continue them after a restore; gives the failures of those that are refused."""
 
-    def release(self, life: Life) -> None:
-        """A result is durable: nobody needs anything of its life any more."""
-        self.environment.acknowledge(life)
-        for holder in self._others:
-            holder.finish(life)
+    def results(self) -> AsyncIterator[Result]:
+        """Finished episodes as they come, some perhaps again; nothing while admission is closed. Never ends."""
 
-    def saved(self, rollout_id: str) -> Work:
-        """What a restored rollout that is about to be dispatched need not do again."""
-        holders = (self.environment, self.agent, self.model)
-        try:
-            return saved_by(*(holder.brought(rollout_id) for holder in holders))
-        except (StoreError, AttributeError, KeyError, TypeError, ValueError):
-            return Work()  # A malformed record saves nothing; its dispatch says what is wrong with it.
+    async def check(self, results: Sequence[Result]) -> None:
+        """Return once it is known that no failure among these comes of a participant that is lost."""
 
-    def blocking(self) -> list[Life]:
+    async def release(self, lives: Sequence[Life]) -> None:
+        """Their results are durable: nobody needs anything of these lives any more."""
+
+    async def end(self, lives: Sequence[Life], timeout_s: float) -> None:
+        """Stop lives everywhere and free their state; what does not stop in time stays fenced."""
+
+    async def saved(self, rollout_ids: Sequence[str]) -> dict[str, Work]:
+        """What restored rollouts that are about to be dispatched need not do again."""
+
+    async def work_in_flight(self) -> dict[Life, Work]:
+        """What each episode in flight has behind its boundary."""
+
+    async def blocking(self) -> list[Life]:
         """Every life with a step in flight that a checkpoint waits for."""
-        steps = (step for holder in (self.environment, *self._others) for step in holder.gate.in_flight(sys.maxsize)[0])
-        return list(dict.fromkeys(step.life for step in steps))
-
-    async def end(self, life: Life, timeout_s: float) -> None:
-        """End a life here, without asking anybody."""
-        for holder in (self.environment, *self._others):
-            await holder.retire([life], timeout_s)
 
     def undeclared(self) -> list[str]:
-        """The resources servers whose class does not say what a checkpoint may do with their sessions."""
-        return [role for role, server in self.resources.items() if not _declares_mode(type(server))]
+        """The resources servers that do not say what a checkpoint may do with their sessions."""
 
     def raise_floor(self, floor: Floor) -> None:
-        """Forget the fences below the floor."""
-        for holder in (self.environment, *self._others):
-            holder.raise_floor(floor)
+        """Forget the fences below the floor, now or with what is asked next."""
+
+    async def watch(self) -> Lost:
+        """Return once some participants are lost; never otherwise."""
 
 
-@dataclass(slots=True)
-class Parts:
-    """Participants that are made and do not run: whatever a configuration has wrong has shown by now."""
+class Worlds(Protocol):
+    """Where the participants of a run come from, for one epoch after the other."""
 
-    upstream: Upstream
-    resources: dict[str, ResourcesServer]
-    unclosed: list[ResourcesServer]
+    def open(self, store: Store | None) -> AbstractAsyncContextManager["Worlds"]:
+        """Have them run while the context is open."""
 
-    async def aclose(self) -> None:
-        """Close the servers, all at once; those that are closed stay so."""
-        async with anyio.create_task_group() as group:
-            while self.unclosed:
-                group.start_soon(self.unclosed.pop().aclose)
+    async def world(self) -> World:
+        """As they are now, for a new epoch, which nobody has adopted yet. Raises CoordinationError."""
 
+    async def recover(self, lost: Lost) -> None:
+        """Return once those that were lost are there again, started anew or by somebody else. Raises ServersGone."""
 
-@asynccontextmanager
-async def make_parts(
-    config: Config, upstream: Upstream | None = None, tell: Tell = lambda message: None
-) -> AsyncIterator[Parts]:
-    """Make the participants that a configuration names. Raises ConfigError."""
-    async with AsyncExitStack() as stack:
-        if upstream is None:
-            upstream = await stack.enter_async_context(Endpoint(config.model, tell))
-        resources = await anyio.to_thread.run_sync(_load_all, config)  # importing reads files
-        parts = Parts(upstream, resources, list(resources.values()))
-        stack.push_async_callback(parts.aclose)
-        yield parts
+    async def watch_endpoint(self) -> None:
+        """Tell of an endpoint that does not answer, until cancelled."""
 
 
-@asynccontextmanager
-async def run_world(config: Config, parts: Parts, store: Store | None) -> AsyncIterator[World]:
-    """Run the participants; at the end their servers are closed."""
-    folder = config.capture.folder if config.capture else None
-    cuts = config.model.cuts and store is not None
-    model = make_model_server(config.model, parts.upstream, ledger_folder=folder, cuts=cuts)
-    peers: dict[str, Peer] = {role: LocalPeer(server) for role, server in parts.resources.items()}
-    agent = SimpleAgent(
-        LocalPeer(model),
-        peers,
-        dialect=config.model.dialect,
-        max_steps=config.agent.max_steps,
-        max_wall_s=config.agent.max_wall_s,
-    )
-    environment = EnvironmentServer(LocalPeer(agent), peers)
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(parts.aclose)
-        await stack.enter_async_context(environment.run())
-        holders: list[Holder[Any]] = [environment, model, agent, *parts.resources.values()]
-        fleet = await _control(stack, holders, store) if store else None
-        yield World(environment, model, agent, parts.resources, fleet)
+async def never_lost() -> Lost:
+    """The watch of what cannot be lost without its controller."""
+    await anyio.sleep_forever()
+    return {}
 
 
-@asynccontextmanager
-async def open_world(config: Config, store: Store | None, upstream: Upstream | None = None) -> AsyncIterator[World]:
-    """Make and run the participants that a configuration names. Raises ConfigError."""
-    async with make_parts(config, upstream) as parts, run_world(config, parts, store) as world:
-        yield world
+def failure_of_dispatch(error: ParticipantError | StoreError) -> dict[str, Any]:
+    """Facts of a dispatch that failed; another try cannot mend a row that is wrong."""
+    terminal = isinstance(error, ParticipantError) and error.code is Code.INVALID_REQUEST
+    return refusal(str(error), terminal=terminal)
 
 
-async def _control(stack: AsyncExitStack, holders: Sequence[Holder[Any]], store: Store) -> Fleet:
-    planes = [await stack.enter_async_context(ControlPlane(holder, store).run()) for holder in holders]
-    return await discover([LocalLink(plane) for plane in planes], store.run_id)
+def refusal(message: str, *, terminal: bool) -> dict[str, Any]:
+    """The failure of an episode that was not begun."""
+    named = Code.INVALID_REQUEST if terminal else Code.STEP_FAILED
+    return {"class": named.value, "message": message[:2000], "stage": REFUSED_STAGE, "terminal": terminal}
 
 
-def _declares_mode(server: type[ResourcesServer]) -> bool:
-    own = server.__mro__[: server.__mro__.index(ResourcesServer)]
-    return any("checkpoint_mode" in vars(one) for one in own) or server.checkpoint_mode != "restart"
-
-
-def _load_all(config: Config) -> dict[str, ResourcesServer]:
-    return {f"resources.{name}": _load(name, table) for name, table in config.resources.items()}
-
-
-def _load(name: str, table: ResourcesTable) -> ResourcesServer:
-    role = f"resources.{name}"
-    found = find_class(role, table.server, ResourcesServer)
-    return make(role, table.server, found, options=table.options, name=name)
+def blames_a_loss(result: Result) -> bool:
+    """Whether an episode may have ended because a participant was lost, and through no fault of its own."""
+    return result.failure is not None and result.failure.get("class") in INFRASTRUCTURE

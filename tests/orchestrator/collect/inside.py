@@ -8,7 +8,16 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from orchestrator.collect import Checkpoints, Collector, Config, RunLedger, load_rollouts, open_segments, open_world
+from orchestrator.collect import (
+    Checkpoints,
+    Collector,
+    Config,
+    EmbeddedWorld,
+    RunLedger,
+    load_rollouts,
+    open_segments,
+    open_world,
+)
 from orchestrator.collect.segments import Header, Writer, final_lines
 from orchestrator.collect.start import Wishes, restore_head, seal_and_read
 from participants import Reply
@@ -71,6 +80,7 @@ class Inside:
 
     store: Store
     controller: Controller
+    world: EmbeddedWorld
     collector: Collector
     checkpoints: Checkpoints
     events: Events
@@ -91,7 +101,7 @@ async def inside(config: Config, upstream: OneTool) -> AsyncIterator[Inside]:
         below = await seal_and_read(store, controller, segments, Wishes())
         done = final_lines(below.lines)
         by_id = {rollout.rollout_id: rollout for rollout in rollouts}
-        world, before = await restore_head(store, controller, world, below, by_id, done)
+        before = await restore_head(store, controller, world, below, by_id, done)
         writer = Writer(segments, controller.epoch)
         await writer.begin(Header())
         ledger = RunLedger.begin(controller.epoch, rollouts, done, before.scope, before.restarts)
@@ -99,6 +109,6 @@ async def inside(config: Config, upstream: OneTool) -> AsyncIterator[Inside]:
         assert world.fleet is not None
         checkpoints = Checkpoints(config.checkpoint, collector, world.fleet, store, controller, {})
         group.start_soon(collector.run)
-        yield Inside(store, controller, collector, checkpoints, events)
+        yield Inside(store, controller, world, collector, checkpoints, events)
         group.cancel_scope.cancel()
         await segments.aclose()

@@ -62,7 +62,7 @@ async def test_what_has_a_row_is_restored_by_nobody(tmp_path: Path) -> None:
     await upstream.until_held(0)
     async with inside(config, upstream) as again:
         again.collector.closing = True
-        holders = (again.collector.world.environment, *again.collector.world._others)
+        holders = again.world.holders
         assert {holder.counts()["restored"] for holder in holders} == {2}
 
 
@@ -76,7 +76,7 @@ async def test_a_checkpoint_tells_everybody_the_floor(tmp_path: Path) -> None:
         await until_rows(at, 2)
         floor = at.collector.ledger.floor
         assert await at.checkpoints.take()
-        holders = (at.collector.world.environment, *at.collector.world._others)
+        holders = at.world.holders
         assert {holder.fences.floor for holder in holders} == {max(floor, Floor(1, 0))}
 
 
@@ -87,9 +87,8 @@ async def test_without_checkpoints_the_floor_rises_too(tmp_path: Path) -> None:
     segments = await open_segments(config.run.output, "run")
     async with open_world(config, None, OneTool()) as world:
         await Collector(config, world, RunLedger.begin(1, rollouts, ()), Writer(segments, 1)).run()
-        holders = (world.environment, *world._others)
-        assert all(holder.fences.floor >= Floor(1, FLOOR_STEP) for holder in holders)
-        assert all(len(holder.fences.fenced) < len(rollouts) - FLOOR_STEP // 2 for holder in holders)
+        assert all(holder.fences.floor >= Floor(1, FLOOR_STEP) for holder in world.holders)
+        assert all(len(holder.fences.fenced) < len(rollouts) - FLOOR_STEP // 2 for holder in world.holders)
     await segments.aclose()
 
 

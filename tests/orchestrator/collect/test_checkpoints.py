@@ -29,22 +29,27 @@ async def finished(at: Inside) -> None:
             await anyio.lowlevel.checkpoint()
 
 
+async def at_risk(at: Inside) -> Work:
+    """What no checkpoint has of the work in flight."""
+    return at.checkpoints.at_risk(await at.world.work_in_flight())
+
+
 async def test_work_is_at_risk_from_its_boundary_until_the_next_checkpoint(tmp_path: Path) -> None:
     """All of it before the first checkpoint, none right after one, and then what was done since."""
     config = await anyio.to_thread.run_sync(configured, tmp_path)
     upstream = Turns(turns=3)
     async with inside(config, upstream) as at:
         await upstream.until_held(3)
-        assert at.checkpoints.at_risk() == Work(calls=3, tokens=6)
+        assert await at_risk(at) == Work(calls=3, tokens=6)
         assert await at.checkpoints.take()
-        assert at.checkpoints.at_risk() == Work()
+        assert await at_risk(at) == Work()
         upstream.let_go()
         await upstream.until_held(2)
         await upstream.until_held(3)
-        assert at.checkpoints.at_risk() == Work(calls=1, tokens=2)
-        assert facts_of(at.collector, at.checkpoints)["tokens_at_risk"] == 2
+        assert await at_risk(at) == Work(calls=1, tokens=2)
+        assert (await facts_of(at.collector, at.checkpoints))["tokens_at_risk"] == 2
         assert await at.checkpoints.take()
-        assert facts_of(at.collector, at.checkpoints)["tokens_at_risk"] == 0
+        assert (await facts_of(at.collector, at.checkpoints))["tokens_at_risk"] == 0
 
 
 async def test_what_was_restored_is_not_at_risk(tmp_path: Path) -> None:
@@ -57,11 +62,11 @@ async def test_what_was_restored_is_not_at_risk(tmp_path: Path) -> None:
     await upstream.until_held(0)
     async with inside(config, upstream) as again:
         await upstream.until_held(3)
-        assert again.checkpoints.at_risk() == Work()
+        assert await at_risk(again) == Work()
         upstream.let_go()
         await upstream.until_held(2)
         await upstream.until_held(3)
-        assert again.checkpoints.at_risk() == Work(calls=1, tokens=2)
+        assert await at_risk(again) == Work(calls=1, tokens=2)
 
 
 async def test_a_checkpoint_after_a_restore_has_the_rollouts_that_were_restored(tmp_path: Path) -> None:
@@ -121,7 +126,7 @@ async def test_nothing_is_delivered_while_everything_stands_still(tmp_path: Path
         async with at.collector.still:
             upstream.let_go()
             with anyio.fail_after(PATIENCE_S):
-                while not at.collector.world.environment._results:
+                while not at.world.environment._results:
                     await anyio.lowlevel.checkpoint()
             at.collector.wake()
             for _ in range(200):
@@ -155,6 +160,6 @@ async def test_a_round_that_fails_leaves_the_next_one_possible(tmp_path: Path) -
         await folder.write_text("a file where a folder should be")
         assert await at.checkpoints.take() is None
         assert named(at.events, "checkpoint_failed")
-        assert at.checkpoints.at_risk() == Work(calls=3, tokens=6)
+        assert await at_risk(at) == Work(calls=3, tokens=6)
         await folder.unlink()
         assert len(await scope_of(at, await at.checkpoints.take())) == 3

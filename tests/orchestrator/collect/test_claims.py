@@ -92,6 +92,6 @@ async def test_a_delivered_rollout_is_held_by_no_participant(tmp_path: Path) -> 
     segments = await open_segments(config.run.output, "run")
     async with open_world(config, None, OneTool()) as world:
         await Collector(config, world, RunLedger.begin(1, rollouts, ()), Writer(segments, 1)).run()
-        holders = {holder.role: holder.held() for holder in (world.environment, *world._others)}
+        holders = {holder.role: holder.held() for holder in world.holders}
     await segments.aclose()
     assert holders == {f"{role}.main": [] for role in ("environment", "agent", "model")} | {"resources.counter": []}

@@ -10,7 +10,7 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from orchestrator.collect import Collector, RunLedger, World, load_rollouts, open_segments
+from orchestrator.collect import Collector, EmbeddedWorld, RunLedger, load_rollouts, open_segments
 from orchestrator.collect.segments import Writer
 from participants import Code, EnvironmentServer, LocalPeer, ModelServer, ParticipantError, Result, SimpleAgent
 from participants.servers.counter import CounterServer
@@ -36,7 +36,7 @@ class Refusing(EnvironmentServer):
 
 
 @asynccontextmanager
-async def refusing_world(error: Exception) -> AsyncIterator[World]:
+async def refusing_world(error: Exception) -> AsyncIterator[EmbeddedWorld]:
     """Participants of which the environment server refuses a first dispatch."""
     model, counter = ModelServer(OneTool()), CounterServer("counter")
     peers = {"resources.counter": LocalPeer(counter)}
@@ -44,7 +44,7 @@ async def refusing_world(error: Exception) -> AsyncIterator[World]:
     environment = Refusing(LocalPeer(agent), peers)
     environment.broken = error
     async with environment.run():
-        yield World(environment, model, agent, {"resources.counter": counter}, None)
+        yield EmbeddedWorld(environment, model, agent, {"resources.counter": counter}, None)
 
 
 async def collect_refused(folder: Path, error: Exception, **run: Any) -> tuple[Events, RunLedger]:
@@ -105,7 +105,7 @@ async def test_a_result_of_another_life_and_one_that_comes_again_are_ignored(tmp
     model = ModelServer(OneTool())
     agent = SimpleAgent(LocalPeer(model), peers, dialect="responses")
     async with Stuttering(LocalPeer(agent), peers).run() as environment:
-        world = World(environment, model, agent, {"resources.counter": counter}, None)
+        world = EmbeddedWorld(environment, model, agent, {"resources.counter": counter}, None)
         ledger = RunLedger.begin(1, await anyio.to_thread.run_sync(load_rollouts, config), ())
         writer = Writer(segments, 1)
         await Collector(config, world, ledger, writer, lambda name, facts: events.append((name, facts))).run()

@@ -46,8 +46,8 @@ async def test_a_table_shows_rollouts_turns_tokens_and_what_is_at_risk(tmp_path:
         collector = Collector(config, world, ledger, Writer(segments, 1))
         collector.tally.blocked = collector.tally.failures = 2
         async with report_progress(collector, None, lambda name, facts: None, console):
-            console.print(status_table(collector, None))
-        facts = facts_of(collector, None)
+            console.print(await status_table(collector, None))
+        facts = await facts_of(collector, None)
     await segments.aclose()
     text = shown.getvalue()
     for word in ("epoch 1", "0 of 3 done", "3 new", "turns", "tokens", "blocked", "failures"):

@@ -1,0 +1,197 @@
+"""The embedded participants of a run: all four kinds in the controller's own process, which share its fate."""
+
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from participants import (
+    ControlPlane,
+    EnvironmentServer,
+    Floor,
+    Holder,
+    LocalPeer,
+    ModelServer,
+    ParticipantError,
+    Peer,
+    ResourcesServer,
+    Result,
+    SimpleAgent,
+    Upstream,
+)
+from participants.serving import Endpoint, Tell, find_class, make, make_model_server
+from store import Life, Store, StoreError
+
+from ..fleet import Fleet, discover
+from ..links import LocalLink
+from .config import Config, ResourcesTable
+from .saved import Work, saved_by
+from .world import Lost, failure_of_dispatch, never_lost
+
+
+@dataclass(slots=True)
+class EmbeddedWorld:
+    """All four kinds of participants in the controller's own process; see `World` for what each method is for."""
+
+    environment: EnvironmentServer
+    model: ModelServer
+    agent: SimpleAgent
+    resources: dict[str, ResourcesServer]
+    fleet: Fleet | None
+
+    @property
+    def holders(self) -> list[Holder[Any]]:
+        """All of them."""
+        return [self.environment, self.agent, self.model, *self.resources.values()]
+
+    async def dispatch(self, rows: Mapping[Life, Mapping[str, Any]]) -> dict[Life, dict[str, Any]]:
+        """One after the other."""
+        refused = {}
+        for life, row in rows.items():
+            try:
+                await self.environment.dispatch(life, row)
+            except (ParticipantError, StoreError) as error:
+                refused[life] = failure_of_dispatch(error)
+        return refused
+
+    def results(self) -> AsyncIterator[Result]:
+        """Each once."""
+        return self.environment.results()
+
+    async def check(self, results: Sequence[Result]) -> None:
+        """Nobody is lost."""
+
+    async def release(self, lives: Sequence[Life]) -> None:
+        """At all of them."""
+        for life in lives:
+            for holder in self.holders:
+                holder.finish(life)
+
+    async def end(self, lives: Sequence[Life], timeout_s: float) -> None:
+        """Without asking anybody."""
+        for holder in self.holders:
+            await holder.retire(lives, timeout_s)
+
+    async def saved(self, rollout_ids: Sequence[str]) -> dict[str, Work]:
+        """From the records."""
+        return {rollout_id: self._saved(rollout_id) for rollout_id in rollout_ids}
+
+    def _saved(self, rollout_id: str) -> Work:
+        holders = (self.environment, self.agent, self.model)
+        try:
+            return saved_by(*(holder.brought(rollout_id) for holder in holders))
+        except (StoreError, AttributeError, KeyError, TypeError, ValueError):
+            return Work()  # A malformed record saves nothing; its dispatch says what is wrong with it.
+
+    async def work_in_flight(self) -> dict[Life, Work]:
+        """Of the agent."""
+        return {
+            held.life: Work(
+                held.state.activation.state["steps"], held.state.activation.state["usage"].get("output_tokens", 0)
+            )
+            for held in self.agent.held()
+            if held.state.activation is not None
+        }
+
+    async def blocking(self) -> list[Life]:
+        """Of every gate."""
+        steps = (step for holder in self.holders for step in holder.gate.in_flight(sys.maxsize)[0])
+        return list(dict.fromkeys(step.life for step in steps))
+
+    def undeclared(self) -> list[str]:
+        """Those whose class does not say it."""
+        return [role for role, server in self.resources.items() if not _declares_mode(type(server))]
+
+    def raise_floor(self, floor: Floor) -> None:
+        """Now."""
+        for holder in self.holders:
+            holder.raise_floor(floor)
+
+    async def watch(self) -> Lost:
+        """For ever."""
+        return await never_lost()
+
+
+@dataclass(slots=True)
+class Parts:
+    """Participants that are made and do not run: whatever a configuration has wrong has shown by now."""
+
+    upstream: Upstream
+    resources: dict[str, ResourcesServer]
+    unclosed: list[ResourcesServer]
+
+    async def aclose(self) -> None:
+        """Close the servers, all at once; those that are closed stay so."""
+        async with anyio.create_task_group() as group:
+            while self.unclosed:
+                group.start_soon(self.unclosed.pop().aclose)
+
+
+@asynccontextmanager
+async def make_parts(
+    config: Config, upstream: Upstream | None = None, tell: Tell = lambda message: None
+) -> AsyncIterator[Parts]:
+    """Make the participants that a configuration names. Raises ConfigError."""
+    async with AsyncExitStack() as stack:
+        if upstream is None:
+            upstream = await stack.enter_async_context(Endpoint(config.model, tell))
+        resources = await anyio.to_thread.run_sync(_load_all, config)  # importing reads files
+        parts = Parts(upstream, resources, list(resources.values()))
+        stack.push_async_callback(parts.aclose)
+        yield parts
+
+
+@asynccontextmanager
+async def run_world(config: Config, parts: Parts, store: Store | None) -> AsyncIterator[EmbeddedWorld]:
+    """Run the participants; at the end their servers are closed."""
+    folder = config.capture.folder if config.capture else None
+    cuts = config.model.cuts and store is not None
+    model = make_model_server(config.model, parts.upstream, ledger_folder=folder, cuts=cuts)
+    peers: dict[str, Peer] = {role: LocalPeer(server) for role, server in parts.resources.items()}
+    agent = SimpleAgent(
+        LocalPeer(model),
+        peers,
+        dialect=config.model.dialect,
+        max_steps=config.agent.max_steps,
+        max_wall_s=config.agent.max_wall_s,
+    )
+    environment = EnvironmentServer(LocalPeer(agent), peers)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(parts.aclose)
+        await stack.enter_async_context(environment.run())
+        holders: list[Holder[Any]] = [environment, model, agent, *parts.resources.values()]
+        fleet = await _control(stack, holders, store) if store else None
+        yield EmbeddedWorld(environment, model, agent, parts.resources, fleet)
+
+
+@asynccontextmanager
+async def open_world(
+    config: Config, store: Store | None, upstream: Upstream | None = None
+) -> AsyncIterator[EmbeddedWorld]:
+    """Make and run the participants that a configuration names. Raises ConfigError."""
+    async with make_parts(config, upstream) as parts, run_world(config, parts, store) as world:
+        yield world
+
+
+async def _control(stack: AsyncExitStack, holders: Sequence[Holder[Any]], store: Store) -> Fleet:
+    planes = [await stack.enter_async_context(ControlPlane(holder, store).run()) for holder in holders]
+    return await discover([LocalLink(plane) for plane in planes], store.run_id)
+
+
+def _declares_mode(server: type[ResourcesServer]) -> bool:
+    own = server.__mro__[: server.__mro__.index(ResourcesServer)]
+    return any("checkpoint_mode" in vars(one) for one in own) or server.checkpoint_mode != "restart"
+
+
+def _load_all(config: Config) -> dict[str, ResourcesServer]:
+    return {f"resources.{name}": _load(name, table) for name, table in config.resources.items()}
+
+
+def _load(name: str, table: ResourcesTable) -> ResourcesServer:
+    role = f"resources.{name}"
+    found = find_class(role, table.server, ResourcesServer)
+    return make(role, table.server, found, options=table.options, name=name)
