@@ -87,8 +87,11 @@ async def _read(store: Store, epoch: int) -> Beat | None:
 
 
 @asynccontextmanager
-async def keep_alive(store: Store, epoch: int) -> AsyncIterator[None]:
-    """Hold the lock and raise the counter until the context ends; then mark it closed."""
+async def keep_alive(store: Store, epoch: int) -> AsyncIterator[anyio.CancelScope]:
+    """Hold the lock and raise the counter until the context ends; then mark it closed.
+
+    Cancelling what it yields ends the counter alone, as where another epoch of the same process has one.
+    """
     beat = Beat(
         epoch=epoch,
         count=0,
@@ -96,12 +99,13 @@ async def keep_alive(store: Store, epoch: int) -> AsyncIterator[None]:
         host=await anyio.to_thread.run_sync(host_identity),
         process=f"{os.getpid()}-{secrets.token_hex(8)}",
     )
+    beating = anyio.CancelScope()
     async with _own_lock(store, epoch):
         await _write(store, beat)
         async with open_group() as group:
-            group.start_soon(_raise_counter, store, beat)
+            group.start_soon(_raise_counter, store, beat, beating)
             try:
-                yield
+                yield beating
             finally:
                 group.cancel_scope.cancel()
                 with anyio.move_on_after(store.limits.liveness_beat_s, shield=True):
@@ -120,11 +124,12 @@ async def _own_lock(store: Store, epoch: int) -> AsyncIterator[None]:
         await anyio.sleep(_LOCK_PAUSE_S)
 
 
-async def _raise_counter(store: Store, beat: Beat) -> None:
-    while True:
-        await anyio.sleep(beat.beat_s)
-        beat = beat.model_copy(update={"count": beat.count + 1})
-        await _write(store, beat)
+async def _raise_counter(store: Store, beat: Beat, beating: anyio.CancelScope) -> None:
+    with beating:
+        while True:
+            await anyio.sleep(beat.beat_s)
+            beat = beat.model_copy(update={"count": beat.count + 1})
+            await _write(store, beat)
 
 
 async def _write(store: Store, beat: Beat) -> None:

@@ -73,8 +73,12 @@ class Draft:
 
 
 @asynccontextmanager
-async def claim(store: Store, base: Base = "head", *, take_over: bool = False) -> AsyncIterator["Controller"]:
+async def claim(
+    store: Store, base: Base = "head", *, take_over: bool = False, following: "Controller | None" = None
+) -> AsyncIterator["Controller"]:
     """Claim the run for the time of the context, in a new epoch that continues from `base`.
+
+    `following` is a claim of one's own that still stands, and that this one takes the place of.
 
     Raises ControllerAlive where another controller lives and `take_over` was not asked for, NoCheckpoint and
     CheckpointDeleted for a base that is not there, Fenced where a third one was faster.
@@ -82,17 +86,21 @@ async def claim(store: Store, base: Base = "head", *, take_over: bool = False) -
     chain = await store.chain()
     taken = await _ids_with_objects(store)
     judged = chain.state.epoch
-    if not take_over:
+    if not take_over and following is None:
         await refuse_if_alive(store, judged)
 
     def decide(found: Chain) -> Action:
+        if following is not None and found.state.epoch != following.epoch:
+            raise Fenced(following.epoch, found.state.epoch)
         if found.state.epoch != judged and not take_over:
             raise ControllerAlive(store.url, f"epoch {found.state.epoch} was claimed just now")
         return Claim(base=_choose_base(store, found, base))
 
     entry = await chain.append(None, decide)
-    async with keep_alive(store, entry.epoch):
-        yield Controller(store, chain, entry.epoch, taken)
+    async with keep_alive(store, entry.epoch) as beating:
+        if following is not None:
+            following.beating.cancel()
+        yield Controller(store, chain, entry.epoch, taken, beating)
 
 
 async def _ids_with_objects(store: Store) -> frozenset[CheckpointId]:
@@ -116,13 +124,21 @@ def _choose_base(store: Store, chain: Chain, base: Base) -> Ref | None:
 class Controller:
     """One claim of a run: publishes checkpoints and seals output until a higher epoch fences it."""
 
-    def __init__(self, store: Store, chain: Chain, epoch: int, taken: Collection[CheckpointId] = ()) -> None:
-        """Made by `claim`; `taken` are ids that no round gets."""
+    def __init__(
+        self,
+        store: Store,
+        chain: Chain,
+        epoch: int,
+        taken: Collection[CheckpointId] = (),
+        beating: anyio.CancelScope | None = None,
+    ) -> None:
+        """Made by `claim`; `taken` are ids that no round gets, `beating` says that this controller lives."""
         self._store = store
         self._chain = chain
         self._lock = anyio.Lock()
         self._taken = taken
         self._rounds = 0
+        self.beating = beating or anyio.CancelScope()
         self.epoch = epoch
 
     def __repr__(self) -> str:

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import orjson
 import pytest
 
@@ -101,6 +102,17 @@ async def test_a_closed_counter_is_dead_at_once(backend: MemoryBackend) -> None:
     """Who ended in order is waited for by nobody, on any store."""
     await backend.put(alive_key(EPOCH), beat(closed=True, beat_s=NEVER_S))
     await refuse_if_alive(store_on(backend, NEVER_S), EPOCH)
+
+
+async def test_a_counter_can_end_before_its_context() -> None:
+    """A process that holds a later epoch says so there alone; the end is still told."""
+    backend = Watched()
+    async with keep_alive(store_on(backend), EPOCH) as beating:
+        await backend.seen.wait()
+        beating.cancel()
+        await anyio.lowlevel.checkpoint()
+        await refuse_if_alive(store_on(backend), EPOCH)
+    assert b'"closed":true' in await backend.get(alive_key(EPOCH), max_bytes=10_000)
 
 
 async def test_a_free_lock_on_the_counters_own_host_is_dead_at_once() -> None:

@@ -123,6 +123,30 @@ async def test_a_live_controller_is_not_replaced_by_accident() -> None:
     assert (await store.chain()).state.epoch == 1
 
 
+async def test_a_claim_that_follows_ones_own_takes_its_place_without_a_gap() -> None:
+    """The next epoch continues the head, nobody else can come between, and the earlier claim is fenced."""
+    store = memory_store()
+    async with claim(store) as first:
+        await publish(store, first, {AGENT: records(1)})
+        async with claim(store, following=first) as second:
+            assert (second.epoch, str(second.head and second.head.checkpoint)) == (2, "1.1")
+            with pytest.raises(ControllerAlive, match="epoch 2"):
+                async with claim(store):
+                    raise AssertionError
+            with pytest.raises(Fenced):
+                await first.refresh()
+
+
+async def test_a_claim_that_follows_one_that_was_taken_over_is_refused() -> None:
+    """A controller that does not know yet that it is fenced takes nothing back."""
+    store = memory_store()
+    async with claim(store) as first, claim(store, take_over=True):
+        with pytest.raises(Fenced):
+            async with claim(store, following=first):
+                raise AssertionError
+    assert (await store.chain()).state.epoch == 2
+
+
 async def test_taking_over_fences_the_first() -> None:
     """The higher epoch wins everywhere: the first can neither publish nor seal, and learns why (FAULTS 43)."""
     store = memory_store()
