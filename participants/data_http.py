@@ -10,7 +10,7 @@ text, anything else as JSON, streams as server-sent events, chunk by chunk.
 
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -67,14 +67,9 @@ def data_app(handler: Served) -> Starlette:
 
     async def serve(incoming: HttpRequest) -> Response:
         try:
-            return _respond(await _serve(handler, incoming))
-        except ParticipantError as error:
-            return _respond(_error(error))
+            return _respond(await answered(handler, incoming.url.path, lambda: _serve(handler, incoming)))
         except ClientDisconnect:
             return Response(status_code=499)
-        except Exception as error:
-            log.exception("%s: %s raised", handler.role, incoming.url.path)
-            return _respond(_error(ParticipantError(Code.INTERNAL, f"{handler.role} raised {error!r:.300}")))
 
     async def health(_: HttpRequest) -> Response:
         return _respond(Reply(200, {"status": "ok"}))
@@ -83,23 +78,37 @@ def data_app(handler: Served) -> Starlette:
     return Starlette(routes=[*routes, Route("/{path:path}", serve, methods=["GET", "POST"])])
 
 
+async def answered(handler: Served, route: str, serve: Callable[[], Awaitable[Reply]]) -> Reply:
+    """The reply, or the error as one. Raises only where the client has gone."""
+    try:
+        return await serve()
+    except ParticipantError as error:
+        return refusal(error)
+    except ClientDisconnect:
+        raise
+    except Exception as error:
+        log.exception("%s: %s raised", handler.role, route)
+        return refusal(ParticipantError(Code.INTERNAL, f"{handler.role} raised {error!r:.300}"))
+
+
 async def _serve(handler: Served, incoming: HttpRequest) -> Reply:
-    life, route = _identity(incoming)
-    if life is None and handler.epoch:
-        raise ParticipantError(
-            Code.INVALID_REQUEST, f"this server takes part in checkpoints, and the call has no {LIFE_HEADER}"
-        )
-    call = incoming.headers.get(CALL_HEADER)
-    if call is not None and life is None:
-        raise ParticipantError(Code.INVALID_REQUEST, f"a call with {CALL_HEADER} needs a life")
-    headers = {name: value for name, value in incoming.headers.items() if name not in _NOT_PASSED_ON}
+    headers = incoming.headers
+    life, route, call = identified(handler, incoming.scope["path"], headers.get(LIFE_HEADER), headers.get(CALL_HEADER))
     body = None if incoming.method == "GET" else await _body(incoming)
-    request = Request(
-        route=route, body=body, life=life, call=None if call is None else CallId.parse(call), headers=headers
-    )
-    if isinstance(handler, EndsWithClient) and handler.ends_with_client:
+    request = Request(route=route, body=body, life=life, call=call, headers=passed_on(headers))
+    if ends_with_client(handler):
         return await _while_there(incoming, partial(handler.handle, request))
     return await handler.handle(request)
+
+
+def ends_with_client(handler: Served) -> bool:
+    """Whether calls of this handler end with their clients."""
+    return isinstance(handler, EndsWithClient) and handler.ends_with_client
+
+
+def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
+    """What a handler sees of a call's headers: not the envelope, and nothing of the transport's own."""
+    return {name: value for name, value in headers.items() if name not in _NOT_PASSED_ON}
 
 
 async def _while_there(incoming: HttpRequest, work: Callable[[], Awaitable[Reply]]) -> Reply:
@@ -123,10 +132,22 @@ async def _while_there(incoming: HttpRequest, work: Callable[[], Awaitable[Reply
     return replies[0]
 
 
-def _identity(incoming: HttpRequest) -> tuple[Life | None, str]:
+def identified(
+    handler: Served, path: str, named: str | None, call: str | None
+) -> tuple[Life | None, str, CallId | None]:
+    """Who makes a call, its route and its id, from the path and what the headers name. Raises `invalid_request`."""
+    life, route = _identity(path, named)
+    if life is None and handler.epoch:
+        raise ParticipantError(
+            Code.INVALID_REQUEST, f"this server takes part in checkpoints, and the call has no {LIFE_HEADER}"
+        )
+    if call is not None and life is None:
+        raise ParticipantError(Code.INVALID_REQUEST, f"a call with {CALL_HEADER} needs a life")
+    return life, route, None if call is None else CallId.parse(call)
+
+
+def _identity(path: str, named: str | None) -> tuple[Life | None, str]:
     """The life that a request names, and its route without the prefix."""
-    named = incoming.headers.get(LIFE_HEADER)
-    path = incoming.scope["path"]
     match = _PREFIX.fullmatch(path)
     try:
         if match is None:
@@ -155,7 +176,8 @@ async def _body(incoming: HttpRequest) -> Any:
         raise ParticipantError(Code.INVALID_REQUEST, f"the body is not JSON: {error}") from error
 
 
-def _error(error: ParticipantError) -> Reply:
+def refusal(error: ParticipantError) -> Reply:
+    """An error as a reply that nobody takes for anything else."""
     reply = error_reply(error)
     headers = {ERROR_HEADER: error.code.value}
     if error.code is Code.ADMISSION_CLOSED:

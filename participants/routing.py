@@ -58,9 +58,13 @@ class Place:
     number: int = 0
     workers: int = 1
 
+    def owner(self, key: str) -> int:
+        """The number of the worker to which what has this name belongs."""
+        return worker_of(key, self.workers)
+
     def owns(self, key: str) -> bool:
         """Whether what has this name belongs here."""
-        return worker_of(key, self.workers) == self.number
+        return self.owner(key) == self.number
 
     def mint(self) -> str:
         """A new random id that belongs here, for work whose client has named none."""

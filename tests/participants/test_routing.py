@@ -1,5 +1,7 @@
 """Which worker owns a piece of work."""
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,25 +47,24 @@ def test_what_a_worker_mints_is_its_own(workers: int, data: st.DataObject) -> No
     assert worker_of(place.mint(), workers) == place.number
 
 
-def asked(body: object = None, *, life: Life | None = None, **headers: str) -> Request:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Request(route="/seed_session", body=body, life=life, headers=named)
+def asked(body: object = None, headers: Mapping[str, str] = {}, life: Life | None = None) -> Request:
+    return Request(route="/seed_session", body=body, life=life, headers=headers)
 
 
 @pytest.mark.parametrize(
     ("role", "request_", "key"),
     [
-        ("resources.main", asked({}, life=LIFE, **BOTH), "r7"),
-        ("agent.main", asked({}, life=LIFE, **BOTH), "r7"),
-        ("model.main", asked({}, life=LIFE), "r7"),
-        ("resources.main", asked({}, **BOTH), "res"),
+        ("resources.main", asked({}, BOTH, LIFE), "r7"),
+        ("agent.main", asked({}, BOTH, LIFE), "r7"),
+        ("model.main", asked({}, {}, LIFE), "r7"),
+        ("resources.main", asked({}, BOTH), "res"),
         ("resources.main", asked({"resources_session_id": "res"}), "res"),
-        ("resources.main", asked({}, cookie="a=b; midflight-session=res"), "res"),
-        ("agent.main", asked({}, **BOTH), "age"),
+        ("resources.main", asked({}, {"cookie": "a=b; midflight-session=res"}), "res"),
+        ("agent.main", asked({}, BOTH), "age"),
         ("agent.main", asked({"agent_session_id": "age"}), "age"),
         ("agent.main", asked({"agent_session_id": 7}), None),
         ("agent.main", asked(["no object"]), None),
-        ("model.main", asked({}, **BOTH), None),
+        ("model.main", asked({}, BOTH), None),
         ("environment.main", asked({}), None),
         ("resources.main", asked({}), None),
     ],
@@ -76,7 +77,7 @@ def test_a_call_belongs_to_its_rollout_else_to_its_session(role: str, request_: 
 def test_two_sessions_in_one_call_are_refused() -> None:
     """Else it would depend on the worker which of them is meant."""
     with pytest.raises(ParticipantError, match="contradicts"):
-        routing_key(asked({"resources_session_id": "a"}, **BOTH), "resources.main")
+        routing_key(asked({"resources_session_id": "a"}, BOTH), "resources.main")
 
 
 @pytest.mark.anyio

@@ -1,0 +1,123 @@
+"""What goes over a channel: frames of JSON, many calls at once over one connection.
+
+    to the server    {"i": 7, "route": "/x", "body": ..., "life": "r0/1.0#3", "call": "agent.main:2.0", "headers": {}}
+                     {"i": 7, "cancel": true}           the caller has given up
+    to the client    {"i": 7, "status": 200, "body": ..., "headers": {}}
+
+`i` numbers the calls of one connection. `life`, `call` and `headers` are left out where there are none. An error is a
+reply with the error's body and its code in the header x-midflight-error, as over HTTP. A message is one frame or many,
+one a line: JSON has no line breaks of its own, so whoever sends may put together what happens to be ready.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from ..data import Reply, Request
+from ..data_http import MAX_BODY_BYTES
+from ..errors import Code, ParticipantError
+
+CHANNEL_PATH = "/midflight/v1/channel"
+WORKERS_PATH = "/midflight/v1/workers"
+MAX_FRAME_BYTES = MAX_BODY_BYTES + 1024 * 1024
+"""A body of the greatest size, and what goes with it."""
+
+
+class MalformedFrame(Exception):
+    """What came is no frame; nothing that comes after it can be trusted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call as it came; whether it makes sense is still to be seen."""
+
+    number: int
+    route: str
+    body: Any
+    life: str | None
+    call: str | None
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The caller of this call has given up."""
+
+    number: int
+
+
+def call_rest(request: Request) -> bytes:
+    """A call's frame without its number, which each try of it has of its own. Raises `invalid_request`."""
+    frame: dict[str, Any] = {"route": request.route, "body": request.body}
+    if request.life is not None:
+        frame["life"] = str(request.life)
+    if request.call is not None:
+        frame["call"] = str(request.call)
+    if request.headers:
+        frame["headers"] = dict(request.headers)
+    rest = orjson.dumps(frame)
+    if len(rest) > MAX_BODY_BYTES:
+        raise ParticipantError(Code.INVALID_REQUEST, f"the body is larger than {MAX_BODY_BYTES} bytes")
+    return rest
+
+
+def numbered(number: int, rest: bytes) -> bytes:
+    """The whole frame."""
+    return b'{"i":%d,' % number + rest[1:]
+
+
+def cancel_frame(number: int) -> bytes:
+    """Says that the caller has given up."""
+    return b'{"i":%d,"cancel":true}' % number
+
+
+def reply_frame(number: int, reply: Reply) -> bytes:
+    """A reply's frame. Raises TypeError where the body is not JSON, and `internal` where it is too large."""
+    frame: dict[str, Any] = {"i": number, "status": reply.status, "body": reply.body}
+    if reply.headers:
+        frame["headers"] = {name.lower(): value for name, value in reply.headers.items()}
+    made = orjson.dumps(frame)
+    if len(made) > MAX_FRAME_BYTES:
+        raise ParticipantError(Code.INTERNAL, f"the reply has {len(made)} bytes, and {MAX_FRAME_BYTES} is the most")
+    return made
+
+
+def frames_of(message: bytes) -> list[Any]:
+    """The frames of a message, as JSON values. Raises MalformedFrame."""
+    try:
+        if b"\n" not in message:
+            return [orjson.loads(message)]
+        return [orjson.loads(line) for line in message.split(b"\n")]
+    except orjson.JSONDecodeError as error:
+        raise MalformedFrame(f"a frame is not JSON: {error}") from error
+
+
+def read_call(frame: Any) -> Call | Cancel:
+    """What a client sent. Raises MalformedFrame."""
+    number = _number(frame)
+    if frame.get("cancel") is True:
+        return Cancel(number)
+    route, life, call = frame.get("route"), frame.get("life"), frame.get("call")
+    headers = frame.get("headers", {})
+    fine = isinstance(route, str) and isinstance(life, str | None) and isinstance(call, str | None)
+    if not fine or not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
+        raise MalformedFrame(f"frame {number} is no call: {frame!r:.200}")
+    return Call(number, route, frame.get("body"), life, call, {name.lower(): value for name, value in headers.items()})
+
+
+def read_reply(frame: Any) -> tuple[int, Reply]:
+    """What a server sent. Raises MalformedFrame."""
+    number = _number(frame)
+    status, headers = frame.get("status"), frame.get("headers", {})
+    if not isinstance(status, int) or not isinstance(headers, dict):
+        raise MalformedFrame(f"frame {number} is no reply: {frame!r:.200}")
+    return number, Reply(status, frame.get("body"), headers)
+
+
+def _number(frame: Any) -> int:
+    number = frame.get("i") if isinstance(frame, dict) else None
+    if not isinstance(number, int):
+        raise MalformedFrame(f"a frame has no number: {frame!r:.200}")
+    return number

@@ -1,0 +1,192 @@
+"""The server's end of channels: calls of one connection are served at once, and replies go out as they are made.
+
+A connection is one task of the web server. Inside it live two groups: that of the connection, which ends with it, and
+around it that of the calls, which does not. So the task lasts until the last call has ended:
+
+    the caller gives a call up       its handler is cancelled if its calls end with their clients, else it goes on; no
+                                     reply is sent
+    the connection breaks            the same, for all its calls
+    the reader of replies is slow    handlers wait with their replies, and no further call is read meanwhile
+    something that is no frame       the connection is closed with code 1002: calls on it are as after a break
+    the server shuts down            uvicorn closes the connections, waits for the tasks as long as for those of HTTP
+                                     requests, and cancels them then
+
+Nothing has to be opened in the app's lifespan. Any number of apps and workers may have the route.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import orjson
+from anyio.abc import TaskGroup
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.types import Receive, Scope, Send
+
+from ..data import Reply, Request
+from ..data_http import Served, answered, ends_with_client, identified, passed_on, refusal
+from ..errors import Code, ParticipantError
+from .frames import (
+    CHANNEL_PATH,
+    MAX_FRAME_BYTES,
+    WORKERS_PATH,
+    Call,
+    Cancel,
+    MalformedFrame,
+    frames_of,
+    read_call,
+    reply_frame,
+)
+from .outbox import Outbox
+
+PROTOCOL_ERROR = 1002
+POLICY_VIOLATION = 1008
+PING_S = 40.0
+"""How often either side looks whether the other one is there still."""
+PONG_S = 20.0
+"""How long the other side may take to answer; an event loop that is busy so long is taken for dead."""
+UVICORN_OPTIONS: dict[str, Any] = {
+    "ws": "websockets-sansio",
+    "ws_max_size": MAX_FRAME_BYTES,
+    "ws_ping_interval": PING_S,
+    "ws_ping_timeout": PONG_S,
+    "ws_per_message_deflate": False,
+}
+"""For `uvicorn.Config`, wherever an app with a channel is served."""
+
+log = logging.getLogger("midflight.channels")
+
+
+def workers_route(role: str, urls: Sequence[str]) -> Route:
+    """The route that tells clients of ours where each worker is reached; the position is its number."""
+    kind, _, name = role.partition(".")
+    document = {"kind": kind, "name": name, "workers": list(urls)}
+
+    async def workers(_: HttpRequest) -> Response:
+        return Response(orjson.dumps(document), media_type="application/json")
+
+    return Route(WORKERS_PATH, workers, methods=["GET"], include_in_schema=False)
+
+
+def channel_route(handler: Served) -> WebSocketRoute:
+    """The route of an app over which clients of ours make data calls; see the module for how calls end."""
+    return WebSocketRoute(CHANNEL_PATH, _Endpoint(handler))
+
+
+class _Endpoint:
+    """An ASGI app of its own, so that no message passes more hands than needed."""
+
+    def __init__(self, handler: Served) -> None:
+        self._handler = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        if any(name == b"origin" for name, _ in scope["headers"]):  # Web pages of anywhere have no business here.
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION})
+            return
+        await send({"type": "websocket.accept"})
+        await _Connection(self._handler, receive, send).run()
+
+
+class _Connection:
+    """One connection of one client."""
+
+    def __init__(self, handler: Served, receive: Receive, send: Send) -> None:
+        self._handler = handler
+        self._receive = receive
+        self._send = send
+        self._outbox = Outbox(self._send_message)
+        self._ends_with_client = ends_with_client(handler)
+        self._calls: dict[int, anyio.CancelScope] = {}
+        """Calls whose reply is wanted."""
+
+    async def run(self) -> None:
+        """Serve until the connection is over and its calls have ended."""
+        async with anyio.create_task_group() as calls:
+            try:
+                await self._serve(calls)
+            finally:
+                self._outbox.close()
+                for number in list(self._calls):
+                    self._give_up(number)
+
+    async def _serve(self, calls: TaskGroup) -> None:
+        try:
+            async with anyio.create_task_group() as connection:
+                connection.start_soon(self._write, connection)
+                await self._read(calls)
+                connection.cancel_scope.cancel()
+        except* MalformedFrame as errors:
+            problem = errors.exceptions[0]
+            log.warning("%s closes a channel: %s", self._handler.role, problem)
+            await self._close(str(problem))
+
+    async def _write(self, connection: TaskGroup) -> None:
+        try:
+            await self._outbox.run()
+        except Exception as error:  # Whatever the web server raises once the client has gone.
+            log.debug("a channel of %s broke: %r", self._handler.role, error)
+            connection.cancel_scope.cancel()
+
+    async def _close(self, reason: str) -> None:
+        try:
+            await self._send({"type": "websocket.close", "code": PROTOCOL_ERROR, "reason": reason[:100]})
+        except Exception as error:
+            log.debug("a channel of %s broke: %r", self._handler.role, error)
+
+    async def _send_message(self, message: bytes) -> None:
+        await self._send({"type": "websocket.send", "bytes": message})
+
+    async def _read(self, calls: TaskGroup) -> None:
+        """Until the client has gone. Raises MalformedFrame."""
+        while (event := await self._receive())["type"] != "websocket.disconnect":
+            for frame in frames_of(event.get("bytes") or (event.get("text") or "").encode()):
+                match read_call(frame):
+                    case Cancel(number):
+                        self._give_up(number)
+                    case call:
+                        self._begin(calls, call)
+            await self._outbox.room()
+
+    def _begin(self, calls: TaskGroup, call: Call) -> None:
+        if call.number in self._calls:
+            raise MalformedFrame(f"call {call.number} is being served already")
+        scope = self._calls[call.number] = anyio.CancelScope()
+        calls.start_soon(self._call, call, scope)
+
+    def _give_up(self, number: int) -> None:
+        scope = self._calls.pop(number, None)
+        if scope is not None and self._ends_with_client:
+            scope.cancel()
+
+    async def _call(self, call: Call, scope: anyio.CancelScope) -> None:
+        with scope:
+            reply = await answered(self._handler, call.route, lambda: self._handle(call))
+        if self._calls.get(call.number) is scope:
+            # Still counted while it waits for room, so that whoever gives up now is heard.
+            await self._outbox.put(self._framed(call, reply))
+            self._calls.pop(call.number, None)
+
+    async def _handle(self, call: Call) -> Reply:
+        life, route, call_id = identified(self._handler, call.route, call.life, call.call)
+        request = Request(route=route, body=call.body, life=life, call=call_id, headers=passed_on(call.headers))
+        reply = await self._handler.handle(request)
+        if reply.stream is not None:
+            close = getattr(reply.stream, "aclose", None)
+            if close is not None:
+                await close()
+            raise ParticipantError(Code.INVALID_REQUEST, "a stream was asked for over a channel; streams go over HTTP")
+        return reply
+
+    def _framed(self, call: Call, reply: Reply) -> bytes:
+        try:
+            return reply_frame(call.number, reply)
+        except ParticipantError as error:
+            problem = error
+        except TypeError as error:
+            problem = ParticipantError(Code.INTERNAL, f"the reply to {call.route} is not JSON: {error}")
+        log.error("%s: %s", self._handler.role, problem)
+        return reply_frame(call.number, refusal(problem))

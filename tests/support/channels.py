@@ -1,0 +1,120 @@
+"""Servers with channels on real sockets in this process, and handlers that say what they were asked.
+
+Each worker has a socket of its own, which stays when it is started anew: its address does not change, as under a
+supervisor that hands the socket on.
+"""
+
+import contextlib
+import logging
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+import uvicorn
+from starlette.applications import Starlette
+
+from participants import data_app
+from participants.channels import UVICORN_OPTIONS, Channels, channel_route, workers_route
+from participants.data import Reply, Request
+from participants.data_http import Served
+from participants.forwarding import Forwarding
+from participants.serving.sockets import bind, url_of
+
+STOP_S = 5
+
+
+@dataclass(eq=False)
+class Recorder:
+    """Counts what it was asked, by call id and by route, and answers as its routes say."""
+
+    name: str = "0"
+    role: str = "resources.main"
+    epoch: int = 0
+    ends_with_client: bool = False
+    runs: Counter[str] = field(default_factory=Counter)
+    asked: list[Request] = field(default_factory=list)
+    cancelled: int = 0
+    holding: int = 0
+    """Calls of `/hold` that are being served."""
+    held: anyio.Event = field(default_factory=anyio.Event)
+    """Set by every call of `/hold` that has come."""
+    release: anyio.Event = field(default_factory=anyio.Event)
+    """Lets calls of `/hold` end."""
+    answers: dict[str, Callable[[Request], Reply]] = field(default_factory=dict)
+
+    async def handle(self, request: Request) -> Reply:
+        self.asked.append(request)
+        self.runs[str(request.call or request.route)] += 1
+        if request.route == "/hold":
+            await self._hold()
+        answer = self.answers.get(request.route)
+        return answer(request) if answer else Reply(200, {"worker": self.name, "body": request.body})
+
+    async def _hold(self) -> None:
+        self.holding += 1
+        self.held.set()
+        try:
+            await self.release.wait()
+        except anyio.get_cancelled_exc_class():
+            self.cancelled += 1
+            raise
+        finally:
+            self.holding -= 1
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the program around it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Worker:
+    """One worker, to be started, stopped and started again at its address."""
+
+    def __init__(self) -> None:
+        self.socket = bind("127.0.0.1", 0)
+        self.url = url_of(self.socket)
+
+    @asynccontextmanager
+    async def serving(self, app: Starlette, ws: str = "") -> AsyncIterator[None]:
+        """Serve while the block runs; then the connections are cut off."""
+        options = {**UVICORN_OPTIONS, **({"ws": ws} if ws else {})}
+        config = uvicorn.Config(
+            app, http="httptools", loop="none", lifespan="off", log_config=None, access_log=False,
+            timeout_graceful_shutdown=STOP_S, **options,
+        )  # fmt: skip
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        server = _Server(config)
+        async with anyio.create_task_group() as group:
+            group.start_soon(server.serve, [socket.socket(fileno=self.socket.dup().detach())])
+            try:
+                yield
+            finally:
+                server.should_exit = True
+
+
+def app_of(handler: Served, urls: Sequence[str], *, channel: bool = True) -> Starlette:
+    """The app of a worker, with what clients of ours look for."""
+    app = data_app(handler)
+    if channel:
+        app.router.routes[:0] = [channel_route(handler), workers_route(handler.role, urls)]
+    return app
+
+
+@asynccontextmanager
+async def served(*handlers: Served, channel: bool = True) -> AsyncIterator[tuple[Channels, list[str]]]:
+    """A server with a worker for each handler, each behind its forwarding; and the channels of a client."""
+    workers = [Worker() for _ in handlers]
+    urls = [worker.url for worker in workers]
+    async with AsyncExitStack() as stack:
+        for number, (handler, worker) in enumerate(zip(handlers, workers, strict=True)):
+            stack.callback(worker.socket.close)
+            between = await stack.enter_async_context(Channels())
+            front = Forwarding(handler, number, urls, between)
+            await stack.enter_async_context(worker.serving(app_of(front, urls, channel=channel)))
+        yield await stack.enter_async_context(Channels()), urls
