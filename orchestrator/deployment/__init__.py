@@ -1,5 +1,33 @@
-"""Deployment: the servers of a fleet as processes of this host."""
+"""Deployment: the servers of a fleet as processes of this host.
 
-from .config import FleetTable, ServerTable
+The names are imported when they are first asked for: the configuration of a run needs the table alone, and what acts
+on it needs the configuration.
+"""
 
-__all__ = ["FleetTable", "ServerTable"]
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from ..lazy import names_from as _names_from
+
+if _TYPE_CHECKING:
+    from .config import FleetTable, ServerTable
+    from .crew import RunningServer, Tell
+    from .deployment import Deployment, deployed
+    from .failures import BadState, DeploymentError, FolderTaken, NoFleet, NotAnswering, NotUp, PortTaken
+
+__all__ = [
+    "BadState",
+    "Deployment",
+    "DeploymentError",
+    "FleetTable",
+    "FolderTaken",
+    "NoFleet",
+    "NotAnswering",
+    "NotUp",
+    "PortTaken",
+    "RunningServer",
+    "ServerTable",
+    "Tell",
+    "deployed",
+]
+
+__getattr__ = _names_from(__name__, ("config", "crew", "deployment", "failures"))

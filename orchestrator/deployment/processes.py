@@ -1,20 +1,21 @@
 """Processes of servers: starting one, telling whether it lives, and ending it with all that it has started.
 
-A pid alone names nothing: it is given to another process when its own has gone. Two things tell a server's processes:
+A pid alone names nothing: it is given to another process when its own has gone. So
 
-- its first process by pid and start time, which together name one process of a boot;
-- everything that descends from it by a mark in its environment, the folder of the fleet and the role. So workers whose
-  supervisor was killed, and what a tool has put into a session of its own, are found as well, also by a controller that
-  did not start them and where no state file was written any more.
-
-A child is asked after without being reaped, until its group was killed: as long as it is a zombie nobody else gets its
-pid, and so a signal to the group meets no stranger.
+- of a server that this process has started, the child is not reaped until its group was killed: as long as it is a
+  zombie nobody else gets its pid, and a signal to the group meets no stranger;
+- of one that it has not, the first process is held by a pidfd, which is opened before pid and start time are compared;
+- everything that descends from a server is told by a mark in its environment, the folder of the fleet and the role. So
+  workers whose supervisor was killed, and what a tool has put into a session of its own, are found as well, also where
+  their controller was killed before it had written them down.
 """
 
 import os
+import select
 import signal
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +25,13 @@ MARK = "MIDFLIGHT_SERVER"
 _PROC = Path("/proc")
 _STARTED = 19
 """Field of /proc/<pid>/stat, counted behind the name: when the process began."""
+KILL_S = 5.0
+"""How long the end of a killed process is waited for: one that hangs in the kernel may take for ever."""
+_POLL_S = 0.01
 
 
 def started_at(pid: int) -> int | None:
-    """When a process that lives began, in clock ticks since the boot; None where there is none, or only a zombie."""
+    """When a process began, in clock ticks since the boot; None where there is none, or only a zombie."""
     try:
         fields = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -37,17 +41,19 @@ def started_at(pid: int) -> int | None:
 
 @dataclass(slots=True)
 class Process:
-    """The first process of a server."""
+    """The first process of a server, which leads its session and its process group."""
 
     pid: int
     started: int
     child: "subprocess.Popen[bytes] | None" = None
     """Where this process has started it."""
+    pidfd: int = -1
+    """Where it has not."""
 
     def ended(self) -> str | None:
-        """How it ended, in words; None while it lives."""
+        """How it ended, in words; None while it lives. Touches no file and does not block."""
         if self.child is None:
-            return None if started_at(self.pid) == self.started else "is gone"
+            return "is gone" if _has_ended(self.pidfd) else None
         if self.child.returncode is not None:
             return _how(self.child.returncode)
         found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -63,12 +69,29 @@ class Process:
 
     def kill_group(self) -> None:
         """SIGKILL to its group, and reap it; nothing where its pid may be somebody else's by now."""
-        known = self.child.returncode is None if self.child is not None else started_at(self.pid) == self.started
-        if known:
+        ours = not _has_ended(self.pidfd) if self.child is None else self.child.returncode is None
+        if ours:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
-            if self.child is not None:
-                self.child.wait()
+        if self.child is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self.child.wait(KILL_S)
+        elif ours:
+            _has_ended(self.pidfd, KILL_S)
+
+    def close(self) -> None:
+        """Hold it no longer."""
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+
+def _has_ended(pidfd: int, within_s: float = 0.0) -> bool:
+    if pidfd < 0:
+        return True
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(within_s * 1000))
 
 
 def _how(code: int) -> str:
@@ -80,7 +103,19 @@ def _how(code: int) -> str:
         return f"was ended by signal {-code}"
 
 
-def launch(command: list[str], mark: str, environment: Mapping[str, str], out: Path, log: Path) -> Process:
+def hold(pid: int, started: int) -> Process | None:
+    """A process that somebody else has started; None where it has ended, whoever has its pid now."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        return None
+    if started_at(pid) != started or _has_ended(pidfd):
+        os.close(pidfd)
+        return None
+    return Process(pid, started, pidfd=pidfd)
+
+
+def launch(command: Sequence[str], mark: str, environment: Mapping[str, str], out: Path, log: Path) -> Process:
     """Start a server in a session of its own, which signals of a terminal do not reach. Raises OSError.
 
     Its streams are files: a pipe would break, and fail it, when the process that starts it goes.
@@ -97,18 +132,17 @@ def launch(command: list[str], mark: str, environment: Mapping[str, str], out: P
     return Process(child.pid, started_at(child.pid) or 0, child)
 
 
-def marked(prefix: str) -> Iterator[int]:
-    """Processes of this user that live and whose mark begins so. Our own group is never among them."""
-    begin, space, group = f"{MARK}={prefix}".encode(), _namespace("self"), os.getpgrp()
+def marked(folder: Path) -> Iterator[tuple[int, str]]:
+    """Pid and role of the processes of a folder's fleet that live. Our own process group is never among them."""
+    begin, space, group = f"{MARK}={folder}:".encode(), _namespace("self"), os.getpgrp()
     for entry in os.scandir(_PROC):
         if not entry.name.isdecimal():
             continue
         with suppress(OSError):  # It has ended, or is somebody else's.
             found = (_PROC / entry.name / "environ").read_bytes()
-            if any(one.startswith(begin) for one in found.split(b"\0")):
-                pid = int(entry.name)
-                if os.getpgid(pid) != group and _namespace(entry.name) == space:
-                    yield pid
+            mark = next((one for one in found.split(b"\0") if one.startswith(begin)), None)
+            if mark is not None and os.getpgid(int(entry.name)) != group and _namespace(entry.name) == space:
+                yield int(entry.name), mark[len(begin) :].decode(errors="replace")
 
 
 def _namespace(pid: str) -> str:
@@ -116,11 +150,17 @@ def _namespace(pid: str) -> str:
     return os.readlink(_PROC / pid / "ns" / "pid")
 
 
-def kill(pids: Iterable[int]) -> list[int]:
-    """SIGKILL; gives those that there were."""
-    killed = []
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-            killed.append(pid)
+def kill_marked(folder: Path, *, but: Sequence[str] = ()) -> dict[int, str]:
+    """SIGKILL to the processes of all roles `but` some, until there is none; gives pid and role of those killed."""
+    killed: dict[int, str] = {}
+    deadline = time.monotonic() + KILL_S
+    while found := {pid: role for pid, role in marked(folder) if role not in but}:
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= found  # What they have started meanwhile is found in the next round.
+        while any(started_at(pid) is not None for pid in found) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)  # Their sockets close before they become zombies, and after their environment goes.
+        if time.monotonic() >= deadline:
+            break
     return killed

@@ -1,6 +1,7 @@
-"""The state file of a fleet, `fleet.json`: what runs where. It is replaced whole, so a reader finds one state or the next.
+"""The state file of a fleet, `fleet.json`: what runs where.
 
-No secret is in it: the control token has a file of its own.
+It is replaced whole, so that a reader finds one state or the next. No secret is in it: the control
+token has a file of its own.
 """
 
 import os

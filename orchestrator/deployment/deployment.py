@@ -1,0 +1,271 @@
+"""The servers of one fleet as processes of this host: started, attached to, adopted, watched, started again, ended.
+
+Rules:
+
+1. One live controller a folder, by a lock that ends with its process.
+2. All ports are decided, and kept, before the first server starts; then all start at once (see `ports`). So a server
+   that is started again has the address that its callers know.
+3. Nothing is started again by itself: `lost` says what died, and only `restart` starts.
+4. Leaving the block ends everything that runs here, also what was adopted: the end of a controller is the end of its
+   fleet. Where the controller is killed the fleet lives on, and the next `start` ends it, or `adopt` takes it over.
+5. A server that is started is in the state file before it can be ready; one that a kill kept out of it is found by its
+   mark (see `processes`).
+6. What another controller was told about a server is checked before it is used again: the process, by pid and start
+   time; that it is what the file says now, by a digest; and that it answers the token as what it should be.
+7. The token goes to servers in their environment. It is in no command line, log or state file.
+"""
+
+import os
+import sys
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+import anyio.to_thread
+
+from participants.serving.settings import secret
+from participants.serving.spec import ServerSpec
+
+from .asking import problems_with
+from .config import FleetTable
+from .crew import Crew, RunningServer, Tell
+from .failures import NoFleet, NotAnswering
+from .lock import FolderLock
+from .plan import TOKEN_ENV, Plan, addresses, elsewhere, make_plan, roles_of, same_programs
+from .ports import Ports, url_of
+from .processes import Process, hold, kill_marked
+from .state import FleetState, boot_id, kept_token, make_token, read_state
+
+if TYPE_CHECKING:
+    from ..collect.config import Participants
+
+COMMAND = (sys.executable, "-P", "-m", "midflight", "serve", "--spec")
+"""What starts a server; the file of its spec follows. -P: modules beside the caller are none of ours."""
+
+
+def _nobody(event: str, facts: Mapping[str, Any]) -> None:
+    """Where nobody listens."""
+
+
+class Deployment:
+    """A fleet; leaving its block ends what runs here. One of `start`, `attach` and `adopt` is called, once."""
+
+    def __init__(
+        self,
+        config: "Participants",
+        table: FleetTable,
+        *,
+        path: Path | None = None,
+        tell: Tell = _nobody,
+        command: Sequence[str] = COMMAND,
+    ) -> None:
+        """`path` is the folder that servers of one's own are imported from; `tell` hears of each start and end."""
+        self._config, self._table, self._path, self._tell = config, table, path, tell
+        self.folder = Path(os.path.realpath(table.folder))
+        self._lock, self._ports = FolderLock(self.folder), Ports()
+        self._crew = Crew(self.folder, command, tell)
+        self._plan = Plan((), {})
+        self._token = ""
+        self._attached: dict[str, RunningServer] = {}
+        self._watched: dict[str, Process] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def token(self) -> str:
+        """The control token of the fleet."""
+        return self._token
+
+    @property
+    def servers(self) -> list[RunningServer]:
+        """Every server, those that others call first. Does not block."""
+        found = (self._crew.server(role) or self._attached_server(role) for role in roles_of(self._config))
+        return [server for server in found if server is not None]
+
+    def lost(self) -> list[RunningServer]:
+        """The servers of this host that have ended and were not started again. Does not block."""
+        return [server for server in self.servers if server.ended is not None]
+
+    async def unanswering(self, within_s: float = 0.0) -> dict[str, str]:
+        """Role to what is wrong with its server; those with a problem are asked again for so long."""
+        return await problems_with({server.role: server.url for server in self.servers}, self._token, within_s)
+
+    # Beginnings
+
+    async def start(self, patience_s: float = 0.0) -> list[RunningServer]:
+        """End what an earlier controller left, and start every server.
+
+        Another live controller of the folder is waited for as long as `patience_s`. Raises DeploymentError.
+        """
+        before = await self._take(patience_s)
+        await self._end_left(await anyio.to_thread.run_sync(_survivors, before))
+        await self._kill_left()
+        await self._start_missing(addresses(self._config, self._table, None))
+        return self.servers
+
+    async def adopt(self, patience_s: float = 0.0) -> list[RunningServer]:
+        """Take over the servers that an earlier controller left, and start those that are missing.
+
+        Those that are something else by now, or do not answer, are ended first. Raises DeploymentError.
+        """
+        before = await self._take(patience_s)
+        alive = await anyio.to_thread.run_sync(_survivors, before)
+        await self._kill_left(but=alive)  # Workers without a supervisor hold its port.
+        wanted = addresses(self._config, self._table, before)
+        if before is not None:
+            moved = {s.role for s in before.servers if wanted.get(s.role) != s.listen}
+            await self._end_left({role: alive.pop(role) for role in moved & alive.keys()})
+            listens = {role: at if role in alive else await self._ports.keep(role, at) for role, at in wanted.items()}
+            await self._adopt_same(before, alive, listens)
+            wanted = listens
+        await self._start_missing(wanted)
+        return self.servers
+
+    async def _adopt_same(self, before: FleetState, alive: Mapping[str, Process], listens: Mapping[str, str]) -> None:
+        """Take over those that are what they should be, and end the others."""
+        same = same_programs(self._make_plan(listens), before) & alive.keys()
+        states = {state.role: state for state in before.servers if state.role in same}
+        wrong = await problems_with({role: state.url for role, state in states.items()}, self._token)
+        await self._end_left({role: one for role, one in alive.items() if role not in same or role in wrong})
+        for role, state in states.items():
+            if role not in wrong:
+                self._crew.adopt(state, alive[role])
+        await self._kill_left(but=same - wrong.keys())
+
+    async def attach(self) -> list[RunningServer]:
+        """Use servers that somebody else runs, once all of them answer. Raises DeploymentError."""
+        state = await anyio.to_thread.run_sync(read_state, self.folder)
+        self._token = await anyio.to_thread.run_sync(self._find_token)
+        self._watched = await anyio.to_thread.run_sync(_survivors, await _of_this_boot(state))
+        for role in roles_of(self._config):
+            url, found = self._table.server(role).url, state.find(role) if state else None
+            if url is not None:
+                self._attached[role] = RunningServer(role, url, None, None, None, False)
+            elif found is None:
+                raise NoFleet(f"{role} has no url, and {self.folder} says of no server that runs as it")
+            else:
+                pid = found.pid if role in self._watched else None
+                self._attached[role] = RunningServer(role, found.url, pid, found.workers, Path(found.log), False)
+        if wrong := await self.unanswering(self._table.start_s):
+            raise NotAnswering(wrong)
+        return self.servers
+
+    def _attached_server(self, role: str) -> RunningServer | None:
+        server, watched = self._attached.get(role), self._watched.get(role)
+        ended = watched.ended() if watched else None
+        return server and replace(server, ended=ended)
+
+    async def _take(self, patience_s: float) -> FleetState | None:
+        """The folder is ours: what it says of an earlier fleet of this boot."""
+        await anyio.to_thread.run_sync(lambda: self.folder.mkdir(mode=0o700, parents=True, exist_ok=True))
+        await self._lock.take(patience_s)
+        given = secret(self._table.token_env)
+        self._token = await anyio.to_thread.run_sync(make_token, self.folder) if given is None else given
+        return await _of_this_boot(await anyio.to_thread.run_sync(read_state, self.folder))
+
+    def _find_token(self) -> str:
+        token = secret(self._table.token_env) or kept_token(self.folder)
+        if token is None:
+            raise NoFleet(f"there is no control token: {self.folder} has none, and token_env names none")
+        return token
+
+    def _make_plan(self, listens: Mapping[str, str]) -> Plan:
+        """`listens` is role to address of the servers that are to run here."""
+        urls = {role: url_of(listen) for role, listen in listens.items()} | elsewhere(self._config, self._table)
+        return make_plan(self._config, self._table, listens, urls, str(self._path) if self._path else None)
+
+    async def _start_missing(self, wanted: Mapping[str, str]) -> None:
+        """Start every server that is to run here and does not; what fails ends all of them. Raises DeploymentError."""
+        there = self._crew.listens()
+        listens = {role: there.get(role) or await self._ports.keep(role, at) for role, at in wanted.items()}
+        self._plan = self._make_plan(listens)
+        for role, url in self._plan.elsewhere.items():
+            self._attached[role] = RunningServer(role, url, None, None, None, False)
+        try:
+            await self._start([spec for spec in self._plan.specs if spec.role not in there])
+            if wrong := await problems_with(self._plan.elsewhere, self._token, self._table.start_s):
+                raise NotAnswering(wrong)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self, specs: Sequence[ServerSpec]) -> None:
+        await self._crew.start(specs, {self._table.token_env or TOKEN_ENV: self._token}, self._table.start_s)
+
+    async def restart(self, role: str) -> RunningServer:
+        """Start a server that was lost, at the same address and with the same peers.
+
+        What is left of the lost one is killed first. Raises DeploymentError; KeyError for one that does not run here.
+        """
+        spec = self._plan.spec(role)
+        await self._crew.clear(role)
+        await self._ports.keep(role, spec.listen)
+        try:
+            await self._start([spec])
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._crew.clear(role)
+            raise
+        return next(server for server in self.servers if server.role == role)
+
+    # Ends
+
+    def hurry(self) -> None:
+        """Let `stop`, which goes on or will come, wait for nothing: kill at once."""
+        self._crew.hurry()
+
+    async def stop(self) -> list[str]:
+        """End everything that runs here within shutdown_s, then kill; gives the roles that had to be killed.
+
+        What was attached to is left alone. A second call does nothing, and no cancellation keeps it from the end.
+        """
+        with anyio.CancelScope(shield=True):
+            late = await self._crew.end(self._table.shutdown_s) if self._crew else []
+        for process in self._watched.values():
+            process.close()
+        self._ports.close()
+        self._lock.release()
+        return late
+
+    async def _end_left(self, left: Mapping[str, Process]) -> None:
+        """End what an earlier controller left."""
+        late = await self._crew.end_left(left, self._table.shutdown_s)
+        for role, process in left.items():
+            self._tell("leftover_ended", {"role": role, "pid": process.pid, "killed": role in late})
+
+    async def _kill_left(self, but: Collection[str] = ()) -> None:
+        """Kill what no state says anything of."""
+        killed = await anyio.to_thread.run_sync(lambda: kill_marked(self.folder, but=tuple(but)))
+        for pid, role in killed.items():
+            self._tell("leftover_ended", {"role": role, "pid": pid, "killed": True})
+
+
+async def _of_this_boot(state: FleetState | None) -> FleetState | None:
+    """On another host, and before a reboot, pids meant other processes."""
+    return state if state is not None and state.boot == await anyio.to_thread.run_sync(boot_id) else None
+
+
+def _survivors(before: FleetState | None) -> dict[str, Process]:
+    """The processes of a state that live, by role."""
+    found = {server.role: hold(server.pid, server.started) for server in before.servers} if before else {}
+    return {role: process for role, process in found.items() if process is not None}
+
+
+@asynccontextmanager
+async def deployed(
+    config: "Participants", table: FleetTable, *, path: Path | None = None, tell: Tell = _nobody
+) -> AsyncIterator[Deployment]:
+    """The fleet as the mode of its table says, for the length of a block. Raises DeploymentError."""
+    async with Deployment(config, table, path=path, tell=tell) as deployment:
+        await {"start": deployment.start, "adopt": deployment.adopt, "attach": deployment.attach}[table.mode]()
+        yield deployment

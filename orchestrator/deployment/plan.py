@@ -1,0 +1,136 @@
+"""What is to be done, decided without doing it: the servers of a fleet, what each is made of, which survivors serve."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from participants.serving.spec import ServerSpec
+
+from .config import ROLES, FleetTable
+from .state import FleetState
+
+if TYPE_CHECKING:
+    from ..collect.config import Participants
+
+TOKEN_ENV = "MIDFLIGHT_CONTROL_TOKEN"
+"""The variable that a server finds its token in, where the file names none."""
+_PART = 0.8
+"""Of shutdown_s, what a server itself may take: the rest is for the end of its processes."""
+
+
+def roles_of(config: "Participants") -> list[str]:
+    """Every server of a fleet: a server comes behind those that it calls."""
+    environment, agent, model = ROLES
+    return [*(f"resources.{name}" for name in sorted(config.resources)), model, agent, environment]
+
+
+def peers_of(role: str, urls: Mapping[str, str]) -> dict[str, str]:
+    """The servers that a role calls."""
+    environment, agent, model = ROLES
+    called = {environment: agent, agent: model}.get(role)
+    if called is None:
+        return {}
+    return {other: url for other, url in urls.items() if other == called or other.startswith("resources.")}
+
+
+def spec_of(
+    config: "Participants", table: FleetTable, role: str, listen: str, urls: Mapping[str, str], path: str | None
+) -> ServerSpec:
+    """What one server is started from; `urls` are those of all roles, `path` is where the file of the run lies.
+
+    Raises pydantic's ValidationError where the tables do not go together.
+    """
+    kind, _, name = role.partition(".")
+    server = table.server(role)
+    checkpoint = config.checkpoint
+    facts: dict[str, Any] = {
+        "kind": kind,
+        "name": name,
+        "server": server.server,
+        "workers": server.workers,
+        "listen": listen,
+        "peers": peers_of(role, urls),
+        "store": checkpoint.url if checkpoint.enabled else None,
+        "single_writer": checkpoint.single_writer,
+        "token_env": table.token_env or TOKEN_ENV,
+        "shutdown_s": table.shutdown_s * _PART,
+        "path": path,
+    }
+    return ServerSpec.model_validate(facts | _own(config, kind, name, server.server))
+
+
+def _own(config: "Participants", kind: str, name: str, server: str | None) -> dict[str, Any]:
+    """What only servers of this kind have."""
+    match kind:
+        case "resources":
+            found = config.resources[name]
+            return {"server": found.server, "options": found.options}
+        case "model":
+            return {"model": config.model, "capture": config.capture and config.capture.folder}
+        case "agent" if server is None:
+            return {"options": {"dialect": config.model.dialect, **config.agent.model_dump()}}
+        case "agent":  # One's own is given what the file says, and refuses what it does not know.
+            return {"options": config.agent.model_dump(exclude_unset=True)}
+    return {}
+
+
+def program_of(spec: ServerSpec) -> str:
+    """Digest of what a server is, wherever it listens: another one would be another program."""
+    said = spec.model_dump_json(exclude={"listen"})
+    return hashlib.sha256(f"{version('midflight')} {said}".encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A fleet before it runs."""
+
+    specs: tuple[ServerSpec, ...]
+    """Of the servers that are run here; a server comes behind those that it calls."""
+    elsewhere: Mapping[str, str]
+    """Role to URL of those that somebody else runs."""
+
+    def spec(self, role: str) -> ServerSpec:
+        """Of one role. Raises KeyError."""
+        return {spec.role: spec for spec in self.specs}[role]
+
+
+def elsewhere(config: "Participants", table: FleetTable) -> dict[str, str]:
+    """Role to URL of the servers that somebody else runs."""
+    return {role: url for role in roles_of(config) if (url := table.server(role).url) is not None}
+
+
+def addresses(config: "Participants", table: FleetTable, before: FleetState | None) -> dict[str, str]:
+    """Role to the address that it wants: the one that the file names, or else that of the server `before`."""
+    wanted = {}
+    for role in roles_of(config):
+        server = table.server(role)
+        if server.url is None:
+            found = before.find(role) if before and "listen" not in server.model_fields_set else None
+            wanted[role] = found.listen if found else server.listen
+    return wanted
+
+
+def make_plan(
+    config: "Participants",
+    table: FleetTable,
+    listens: Mapping[str, str],
+    urls: Mapping[str, str],
+    path: str | None,
+) -> Plan:
+    """The plan, once the addresses of all roles are decided: `listens` of those that run here, `urls` of all."""
+    specs = tuple(
+        spec_of(config, table, role, listens[role], urls, path) for role in roles_of(config) if role in listens
+    )
+    return Plan(specs, elsewhere(config, table))
+
+
+def same_programs(plan: Plan, before: FleetState | None) -> set[str]:
+    """The roles whose server `before`, if it lives, is what is planned now, and where it is planned."""
+    found = ((spec, before.find(spec.role)) for spec in plan.specs) if before else ()
+    return {
+        spec.role
+        for spec, server in found
+        if server is not None and server.listen == spec.listen and server.program == program_of(spec)
+    }
