@@ -39,8 +39,8 @@ from orchestrator.cli.backend import READY
 from participants import ModelServer, OpenAIEndpoint, data_app
 from participants.backends import LazyCapabilities
 from participants.inference import DEFAULT_MODEL
-from participants.inference.serving import bind, url_of
 from participants.ledger import Ledger
+from participants.serving.sockets import bind, url_of
 from store import Life
 
 from .endpoint import END_S, endpoint

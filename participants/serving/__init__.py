@@ -4,7 +4,7 @@ from .endpoint import Endpoint, Tell
 from .loading import find_class, import_target, make
 from .model_settings import ModelSettings, make_model_server
 from .settings import ConfigError
-from .spec import ServerSpec
+from .spec import ServerSpec, parse_spec
 
 __all__ = [
     "ConfigError",
@@ -16,4 +16,5 @@ __all__ = [
     "import_target",
     "make",
     "make_model_server",
+    "parse_spec",
 ]

@@ -1,0 +1,95 @@
+"""`midflight serve`: a participant in processes of its own."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from store import InvalidInput
+
+from .exits import Exit
+from .target import parse_option
+
+Kinds = Annotated[
+    str | None, typer.Argument(metavar="KIND", help="environment, agent, model or resources; --spec may say it.")
+]
+
+
+def serve(
+    kind: Kinds = None,
+    server: Annotated[
+        str | None, typer.Argument(metavar="MODULE:CLASS", help="What it is made of; else the one that ships.")
+    ] = None,
+    spec: Annotated[Path | None, typer.Option(help="A JSON file with the same; options here overrule it.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that share the work; 1.")] = None,
+    listen: Annotated[str | None, typer.Option(help="HOST:PORT; port 0 takes a free one.")] = None,
+    name: Annotated[str | None, typer.Option(help="The name of the participant; main.")] = None,
+    peer: Annotated[
+        list[str] | None, typer.Option(metavar="ROLE=URL", help="A server that this one calls; repeatable.")
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Of the class; of a model server, a key of [model]; repeatable."),
+    ] = None,
+    store: Annotated[str | None, typer.Option(help="Path or URL of the checkpoint store.")] = None,
+    single_writer: Annotated[
+        bool, typer.Option("--single-writer", help="Accept a store without exclusive create.")
+    ] = False,
+    capture: Annotated[str | None, typer.Option(help="Folder of a model server's capture ledger.")] = None,
+    token_env: Annotated[
+        str | None, typer.Option(help="Environment variable with the control token; no control plane without.")
+    ] = None,
+    path: Annotated[str | None, typer.Option(help="A folder to import from before any other.")] = None,
+    shutdown_s: Annotated[float | None, typer.Option(help="How long SIGTERM leaves work in flight; 10.")] = None,
+) -> None:
+    """Serve a participant in one or several processes, until SIGTERM."""
+    # Here and not above: no other command waits until the participants are imported.
+    from participants.serving import ConfigError, parse_spec
+    from participants.serving.spec import load_document
+    from participants.serving.supervisor import serve as supervise
+
+    given = {
+        "kind": kind,
+        "name": name,
+        "server": server,
+        "workers": workers,
+        "listen": listen,
+        "store": store,
+        "single_writer": single_writer or None,
+        "capture": capture,
+        "token_env": token_env,
+        "path": path,
+        "shutdown_s": shutdown_s,
+        "peers": _pairs(peer, "--peer"),
+    }
+    try:
+        document = load_document(spec) if spec else {}
+        document |= {key: value for key, value in given.items() if value is not None}
+        if option:
+            place = "model" if document.get("kind") == "model" else "options"
+            document[place] = {**(document.get(place) or {}), **_options(option)}
+        parsed = parse_spec(document, str(spec) if spec else "the options")
+    except ConfigError as error:
+        typer.echo(f"cannot start: {error}", err=True)
+        raise typer.Exit(Exit.REFUSED) from error
+    raise typer.Exit(supervise(parsed))
+
+
+def _pairs(texts: list[str] | None, flag: str) -> dict[str, str] | None:
+    """What stands before and after each `=`."""
+    pairs = [text.partition("=") for text in texts or []]
+    if any(not key or not value for key, _, value in pairs):
+        raise typer.BadParameter("it is not of the form role=url", param_hint=flag)
+    return {key: value for key, _, value in pairs} or None
+
+
+def _options(texts: list[str]) -> dict[str, Any]:
+    try:
+        return dict(parse_option(text) for text in texts)
+    except InvalidInput as error:
+        raise typer.BadParameter(str(error), param_hint="--option") from error
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an app."""
+    app.command("serve")(serve)

@@ -1,0 +1,83 @@
+"""The one app of a worker process: control and data plane, channels, where the workers are, and how it is doing.
+
+/checkpoint/v1/...                     the control plane, where there is a token
+/ledger/v1/...                         the capture ledger of a model server, where there is a token
+/midflight/v1/workers                  the private URL of each worker, in order
+/midflight/v1/channel                  many data calls over one connection
+/  /health  /healthz  /livez           200 while the process answers
+/readyz                                200 while every worker serves, else 503
+anything else                          data calls
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+
+from ..control_http import CONTROL_PREFIX, control_app
+from ..data_http import HEALTH_ROUTES, Served, data_app
+from ..ledger import Ledger
+from ..ledger.http import LEDGER_PREFIX, ledger_app
+from ..plane import ControlPlane
+from .board import Board, Stage
+from .spec import ServerSpec
+
+WORKERS_PATH = "/midflight/v1/workers"
+READY_PATH = "/readyz"
+
+
+def worker_app(
+    handler: Served,
+    *,
+    about: Mapping[str, Any],
+    urls: tuple[str, ...],
+    board: Board,
+    number: int,
+    control: tuple[ControlPlane, str] | None,
+    ledger: Ledger | None = None,
+) -> Starlette:
+    """The app. `about` goes into the health document; `control` is the control plane with its token."""
+    routes: list[BaseRoute] = []
+    if control is not None:
+        plane, token = control
+        routes.append(Mount(CONTROL_PREFIX, control_app(plane, token)))
+        if ledger is not None:
+            routes.append(Mount(LEDGER_PREFIX, ledger_app(ledger, token)))
+    routes.append(_fixed(WORKERS_PATH, {"kind": about["kind"], "name": about["name"], "workers": urls}))
+    routes.extend(_health(about, board, number))
+    return Starlette(routes=[*routes, Mount("/", data_app(handler))])
+
+
+def _fixed(path: str, document: Mapping[str, Any]) -> Route:
+    async def answer(_: Request) -> Response:
+        return JSONResponse(document)
+
+    return Route(path, answer, methods=["GET"])
+
+
+def _health(about: Mapping[str, Any], board: Board, number: int) -> list[Route]:
+    def route(path: str, status: Callable[[], int]) -> Route:
+        async def answer(_: Request) -> Response:
+            return JSONResponse(health_of(about, board, number), status())
+
+        return Route(path, answer, methods=["GET"])
+
+    def whether_ready() -> int:
+        return 200 if board.ready == board.workers else 503
+
+    return [route(path, whether_ready if path == READY_PATH else lambda: 200) for path in HEALTH_ROUTES]
+
+
+def health_of(about: Mapping[str, Any], board: Board, number: int) -> dict[str, Any]:
+    """The health document."""
+    stage = board.stage(number)
+    counts = {"workers": board.workers, "ready": board.ready, "replaced": board.replaced}
+    return {"status": "closing" if stage is Stage.CLOSING else "ok", **about, **counts}
+
+
+def about_of(spec: ServerSpec, process: str, pid: int, incarnation: str) -> dict[str, Any]:
+    """Who a worker is, in its health document."""
+    return {"kind": spec.kind, "name": spec.name, "process": process, "pid": pid, "incarnation": incarnation}

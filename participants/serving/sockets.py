@@ -1,0 +1,85 @@
+"""Listening sockets, and an HTTP server on them that leaves signals to the program around it."""
+
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+BACKLOG = 16_384
+KEEP_ALIVE_S = 600
+"""Longer than any client keeps an idle connection: none finds that it was closed just when it used it."""
+
+
+class QuietServer(uvicorn.Server):
+    """A server that leaves signals to the program around it, and says when it serves."""
+
+    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+        """`started` is told once."""
+        super().__init__(config)
+        self._tell_started = started
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Do nothing."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As any server."""
+        await super().startup(sockets)
+        self._tell_started()
+
+
+class _Intended(logging.Filter):
+    """Drops the complaint about replies that break off: they do so when ordered, or when calls are aborted."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is worth showing."""
+        return not record.getMessage().startswith("ASGI callable returned without completing")
+
+
+def server_of(
+    app: ASGIApp, *, shutdown_s: float, started: Callable[[], None] = lambda: None, **options: Any
+) -> QuietServer:
+    """A server of an app; once told to end, it waits `shutdown_s` for the calls in flight, and cancels them then.
+
+    `options` are uvicorn's; without any it serves no WebSockets.
+    """
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        loop="none",
+        lifespan="off",
+        backlog=BACKLOG,
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=shutdown_s,  # type: ignore[arg-type]  # It is the timeout of a wait_for.
+        **{"ws": "none", **options},
+    )
+    logging.getLogger("uvicorn.error").addFilter(_Intended())
+    return QuietServer(config, started)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where a listening socket is reached."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

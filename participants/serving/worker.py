@@ -1,0 +1,117 @@
+"""One worker process of a server: its participant, served on the shared public socket and on a private one.
+
+It begins forked from the supervisor, which has imported everything. SIGTERM ends it: it is not ready any more, takes no
+more connections, leaves calls in flight a part of `shutdown_s`, cancels them, and closes its sessions in what is left.
+Whoever still runs after all of `shutdown_s` is killed by the supervisor.
+"""
+
+import gc
+import os
+import secrets
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+import httpx
+from starlette.types import ASGIApp
+
+from store import Store, open_store
+
+from ..data import Peer
+from ..peer import HttpPeer
+from ..plane import ControlPlane
+from .app import about_of, worker_app
+from .board import Board, Stage
+from .holders import Participant, open_holder
+from .logs import start_logs
+from .settings import secret
+from .sockets import server_of
+from .spec import ServerSpec
+
+CALLS_SHARE = 0.5
+"""Of `shutdown_s`: for calls in flight."""
+GC_THRESHOLD = (50_000, 20, 20)
+"""With tens of thousands of episodes in memory, Python spends a third of its time looking for cycles otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """The place of one worker, which a replacement takes over as it is."""
+
+    number: int
+    urls: tuple[str, ...]
+    """The private URL of each worker of the server."""
+    public: socket.socket
+    private: socket.socket
+
+    @property
+    def process(self) -> str:
+        """The name of the process within the server."""
+        return f"w{self.number}"
+
+
+def work(spec: ServerSpec, seat: Seat, board: Board, ready: Callable[[str], None]) -> None:
+    """Be the worker until SIGTERM; `ready` is told the incarnation once it serves. Raises ConfigError, StoreError."""
+    gc.set_threshold(*GC_THRESHOLD)
+    start_logs({"kind": spec.kind, "name": spec.name, "process": seat.process})
+    anyio.run(run_worker, spec, seat, board, ready, backend_options={"use_uvloop": True})
+
+
+async def run_worker(spec: ServerSpec, seat: Seat, board: Board, ready: Callable[[str], None]) -> None:
+    """As `work`, in an event loop."""
+    with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+        async with _opened(spec, seat, board) as (app, incarnation), anyio.create_task_group() as group:
+
+            def serves() -> None:
+                board.put(seat.number, Stage.READY)
+                ready(incarnation)
+
+            server = server_of(app, shutdown_s=spec.shutdown_s * CALLS_SHARE, started=serves)
+
+            async def stop_when_told() -> None:
+                await anext(signals)
+                board.put(seat.number, Stage.CLOSING)
+                server.should_exit = True
+
+            group.start_soon(stop_when_told)
+            await server.serve([seat.public, seat.private])
+            group.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _opened(spec: ServerSpec, seat: Seat, board: Board) -> AsyncIterator[tuple[ASGIApp, str]]:
+    """The app, with all that it needs running, and the incarnation."""
+    token = secret(spec.token_env)
+    async with AsyncExitStack() as stack:
+        peers = await _open_peers(stack, spec)
+        store = await _open_store(stack, spec) if token else None
+        holder = await stack.enter_async_context(open_holder(spec, peers))
+        control, incarnation = None, secrets.token_hex(16)
+        if token:
+            plane = await stack.enter_async_context(_plane(spec, seat, holder, store).run())
+            control, incarnation = (plane, token), plane.book.incarnation
+        about = about_of(spec, seat.process, os.getpid(), incarnation)
+        yield (
+            worker_app(holder, about=about, urls=seat.urls, board=board, number=seat.number, control=control),
+            incarnation,
+        )
+
+
+def _plane(spec: ServerSpec, seat: Seat, holder: Participant, store: Store | None) -> ControlPlane:
+    workers = len(seat.urls)
+    return ControlPlane(holder, store, process=seat.process, worker=seat.number, workers=workers, urls=seat.urls)
+
+
+async def _open_peers(stack: AsyncExitStack, spec: ServerSpec) -> dict[str, Peer]:
+    limits = httpx.Limits(max_connections=None)
+    client = await stack.enter_async_context(httpx.AsyncClient(timeout=None, limits=limits))
+    return {role: HttpPeer(url, role, client) for role, url in spec.peers.items()}
+
+
+async def _open_store(stack: AsyncExitStack, spec: ServerSpec) -> Store | None:
+    if spec.store is None:
+        return None
+    return await stack.enter_async_context(open_store(spec.store, "write", single_writer=spec.single_writer))
