@@ -80,6 +80,8 @@ class FleetTable(Table):
     """After so long from being told to end, servers are killed."""
     start_s: Seconds = 60.0
     """After so long a server that is not ready has failed."""
+    max_restarts: Annotated[int, Field(ge=0)] = 5
+    """How often in a row `midflight collect` begins again with lost servers without a row in between."""
     servers: dict[str, ServerTable] = Field(default_factory=dict)
     """By role."""
 
