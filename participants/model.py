@@ -154,7 +154,7 @@ class ModelServer(Holder[ModelState]):
         self._upstream = upstream
         staged = StagedCuts(staging) if staging else None
         self.generator = Generator(upstream, model=model, cuts=cuts, resampled=resampled, policy=policy, staged=staged)
-        self._capture = Capture(ledger)
+        self.capture = Capture(ledger)
         self.flights = Flights()
         """Of lives."""
         self._holding = 0
@@ -169,7 +169,7 @@ class ModelServer(Holder[ModelState]):
         if request.life is None:
             return await self._uncaptured(request)
         held = await self.enter(request.life, creates=True)
-        await self._capture.begin(request.life, held.state.captured)
+        await self.capture.begin(request.life, held.state.captured)
         with self.working(held):  # A cut is worth waiting for; what begins is not held up by a slow probe.
             await self.generator.capabilities(None if held.state.cuts else PROBE_PATIENCE_S)
         inside_wait = bool(request.call and request.call.parent)
@@ -245,14 +245,14 @@ class ModelServer(Holder[ModelState]):
         try:
             made = await self.generator.make(flight)
         except ParticipantError as error:
-            await self._capture.failed(held.life, state.captured, request, error)
+            await self.capture.failed(held.life, state.captured, request, error)
             raise
         await self._ended(held, flight, made)
         return made
 
     async def _ended(self, held: Held[ModelState], flight: Flight, made: Made) -> None:
         """It is whole: captured, and in flight no more."""
-        await self._capture.ended(held.life, held.state.captured, flight.request, made)
+        await self.capture.ended(held.life, held.state.captured, flight.request, made)
         held.state.counts["generated"] += 1
         flight.done = True
         self._landed(held, flight)
@@ -323,7 +323,7 @@ class ModelServer(Holder[ModelState]):
             held.state.streams.add(stream)
             stack.callback(held.state.streams.discard, stream)
             stream.on_end = lambda reply: self._stream_ended(held, flight, kept, reply)
-            stream.on_failure = lambda error: self._capture.failed(held.life, held.state.captured, request, error)
+            stream.on_failure = lambda error: self.capture.failed(held.life, held.state.captured, request, error)
             stream.resources = stack.pop_all()
         return Reply(200, None, {"content-type": EVENT_STREAM}, stream)
 
@@ -412,7 +412,7 @@ class ModelServer(Holder[ModelState]):
             "tokens_continued": generator.tokens["continued"],
             "tokens_regenerated": generator.tokens["regenerated"],
             **{f"regenerated_{reason}": count for reason, count in generator.anew.items()},
-            **(self._capture.ledger.counts() if self._capture.ledger else {}),
+            **(self.capture.ledger.counts() if self.capture.ledger else {}),
         }
 
     # Prefixes that the worker keeps
@@ -449,14 +449,14 @@ class ModelServer(Holder[ModelState]):
     async def retire(self, lives: Sequence[Life], timeout_s: float) -> list[Life]:
         """As every holder does; their ledgers are retired too."""
         left = await super().retire(lives, timeout_s)
-        await self._capture.retire(lives)
+        await self.capture.retire(lives)
         return left
 
     def free_state(self, held: Held[ModelState]) -> None:
         """End its streams at once, wherever their readers are."""
         for stream in list(held.state.streams):
             stream.abort()
-        self._capture.leave(held.life)
+        self.capture.leave(held.life)
 
     def _take_up(self, life: Life) -> Held[ModelState]:
         brought = self._brought.get(life.rollout_id)
@@ -481,7 +481,7 @@ class ModelServer(Holder[ModelState]):
         flying = [cut_of(request, p) for request, p in prefixes if p is not None and (p.ids or p.staged)]
         every = (*state.cuts, *flying)
         cuts = [{"call": cut.call, "digest": cut.digest, "prefix": dump_prefix(cut.prefix)} for cut in every]
-        rows = self._capture.rows(held.life, state.captured)
+        rows = self.capture.rows(held.life, state.captured)
         return {"counts": dict(state.counts), "undelivered": undelivered, "cuts": cuts, "ledger": rows}
 
     def import_state(self, payload: Mapping[str, Any]) -> ModelState:

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
+from ..channels import channel_route, workers_route
 from ..control_http import CONTROL_PREFIX, control_app
 from ..data_http import HEALTH_ROUTES, Served, data_app
 from ..ledger import Ledger
@@ -25,7 +26,6 @@ from ..plane import ControlPlane
 from .board import Board, Stage
 from .spec import ServerSpec
 
-WORKERS_PATH = "/midflight/v1/workers"
 READY_PATH = "/readyz"
 
 
@@ -46,16 +46,9 @@ def worker_app(
         routes.append(Mount(CONTROL_PREFIX, control_app(plane, token)))
         if ledger is not None:
             routes.append(Mount(LEDGER_PREFIX, ledger_app(ledger, token)))
-    routes.append(_fixed(WORKERS_PATH, {"kind": about["kind"], "name": about["name"], "workers": urls}))
+    routes += [workers_route(handler.role, urls), channel_route(handler)]
     routes.extend(_health(about, board, number))
     return Starlette(routes=[*routes, Mount("/", data_app(handler))])
-
-
-def _fixed(path: str, document: Mapping[str, Any]) -> Route:
-    async def answer(_: Request) -> Response:
-        return JSONResponse(document)
-
-    return Route(path, answer, methods=["GET"])
 
 
 def _health(about: Mapping[str, Any], board: Board, number: int) -> list[Route]:

@@ -281,9 +281,11 @@ class _Supervisor:
 
     def _died(self, worker: _Worker, status: int) -> None:
         then = after_death(self._stage, served=worker.served)
-        level = logging.INFO if then is Then.LEAVE else logging.ERROR
         facts: dict[str, Any] = {"process": worker.seat.process, "pid": worker.pid, **fate_of(status)}
-        tell("worker_died", level=level, **facts, then=then.value)
+        if then is Then.LEAVE:
+            tell("worker_stopped", **facts)
+        else:
+            tell("worker_died", level=logging.ERROR, **facts, then=then.value)
         worker.pid = 0
         if then is Then.GIVE_UP:
             why = worker.told or f"{worker.seat.process} died before it served: {fate_of(status)}"

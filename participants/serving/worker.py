@@ -15,13 +15,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 import anyio
-import httpx
 from starlette.types import ASGIApp
 
 from store import Store, open_store
 
-from ..data import Peer
-from ..peer import HttpPeer
+from ..channels import UVICORN_OPTIONS, Channels
+from ..data_http import Served
+from ..forwarding import Forwarding
+from ..model import ModelServer
 from ..plane import ControlPlane
 from .app import about_of, worker_app
 from .board import Board, Stage
@@ -69,7 +70,8 @@ async def run_worker(spec: ServerSpec, seat: Seat, board: Board, ready: Callable
                 board.put(seat.number, Stage.READY)
                 ready(incarnation)
 
-            server = server_of(app, shutdown_s=spec.shutdown_s * CALLS_SHARE, started=serves)
+            calls_s = spec.shutdown_s * CALLS_SHARE
+            server = server_of(app, shutdown_s=calls_s, started=serves, **UVICORN_OPTIONS)
 
             async def stop_when_told() -> None:
                 await anext(signals)
@@ -86,29 +88,27 @@ async def _opened(spec: ServerSpec, seat: Seat, board: Board) -> AsyncIterator[t
     """The app, with all that it needs running, and the incarnation."""
     token = secret(spec.token_env)
     async with AsyncExitStack() as stack:
-        peers = await _open_peers(stack, spec)
+        channels = await stack.enter_async_context(Channels())
+        peers = {role: channels.peer(url, role) for role, url in spec.peers.items()}
         store = await _open_store(stack, spec) if token else None
         holder = await stack.enter_async_context(open_holder(spec, peers))
         control, incarnation = None, secrets.token_hex(16)
         if token:
+            holder.needs_adoption = True
             plane = await stack.enter_async_context(_plane(spec, seat, holder, store).run())
             control, incarnation = (plane, token), plane.book.incarnation
+        served: Served = Forwarding(holder, seat.number, seat.urls, channels) if len(seat.urls) > 1 else holder
         about = about_of(spec, seat.process, os.getpid(), incarnation)
-        yield (
-            worker_app(holder, about=about, urls=seat.urls, board=board, number=seat.number, control=control),
-            incarnation,
+        ledger = holder.capture.ledger if isinstance(holder, ModelServer) else None
+        app = worker_app(
+            served, about=about, urls=seat.urls, board=board, number=seat.number, control=control, ledger=ledger
         )
+        yield app, incarnation
 
 
 def _plane(spec: ServerSpec, seat: Seat, holder: Participant, store: Store | None) -> ControlPlane:
     workers = len(seat.urls)
     return ControlPlane(holder, store, process=seat.process, worker=seat.number, workers=workers, urls=seat.urls)
-
-
-async def _open_peers(stack: AsyncExitStack, spec: ServerSpec) -> dict[str, Peer]:
-    limits = httpx.Limits(max_connections=None)
-    client = await stack.enter_async_context(httpx.AsyncClient(timeout=None, limits=limits))
-    return {role: HttpPeer(url, role, client) for role, url in spec.peers.items()}
 
 
 async def _open_store(stack: AsyncExitStack, spec: ServerSpec) -> Store | None:
