@@ -18,7 +18,7 @@ RUN = "collect"
 """The command that has signals of its own."""
 FAILED = 4
 BUG = 70
-WORKERS = {"collect", "backend", "serve"}
+WORKERS = {"collect", "backend", "serve", "up"}
 """Commands that print as they work, so that an OSError may come from either."""
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from . import backend, checkpoints, collect, ledger, render, serve
+from . import backend, checkpoints, collect, ledger, render, serve, up
 from .exits import Exit
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.add_typer(ledger.app, name="ledger")
 backend.register(app)
 collect.register(app)
 serve.register(app)
+up.register(app)
 
 
 def _show_version(asked: bool) -> None:

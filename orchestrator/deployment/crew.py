@@ -25,7 +25,7 @@ READY = "ready: "
 """What begins the line that a server prints when it is ready; its URL follows."""
 POLL_S = 0.02
 _TAIL_LINES, _TAIL_CHARS = 12, 2_000
-Tell = Callable[[str, Mapping[str, Any]], object]
+Tell = Callable[[str, dict[str, Any]], object]
 """Hears of an event by name, with its facts."""
 
 
@@ -55,6 +55,7 @@ class Crew:
         self._processes: dict[str, Process] = {}
         self._adopted: set[str] = set()
         self._hurried = False
+        self._log_begins: dict[str, int] = {}
 
     def __contains__(self, role: object) -> bool:
         return role in self._states
@@ -107,6 +108,7 @@ class Crew:
             role = spec.role
             file, out, log = (self._folder / f"{role}.{ending}" for ending in ("json", "out", "log"))
             replace_file(file, spec.model_dump_json(indent=2).encode())
+            self._log_begins[role] = log.stat().st_size if log.exists() else 0
             process = launch([*self._command, str(file)], f"{self._folder}:{role}", environment, out, log)
             self._processes[role] = process
             self._adopted.discard(role)
@@ -141,11 +143,13 @@ class Crew:
             self._tell("server_started", {"role": role, "url": state.url, "pid": state.pid})
 
     def _tail(self, role: str) -> str:
-        """The end of its log."""
+        """The end of its log, of this start alone."""
         log = self._folder / f"{role}.log"
-        lines = log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+        with log.open("rb") as file:
+            file.seek(self._log_begins[role])
+            lines = file.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
         told = "\n".join(f"    {line}" for line in lines)[-_TAIL_CHARS:]
-        return f"{told}\n    (the end of {log})" if lines else f"    ({log} is empty)"
+        return f"{told}\n    (the end of {log})" if lines else f"    (nothing in {log})"
 
     # Ends
 

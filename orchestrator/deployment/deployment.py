@@ -47,7 +47,7 @@ COMMAND = (sys.executable, "-P", "-m", "midflight", "serve", "--spec")
 """What starts a server; the file of its spec follows. -P: modules beside the caller are none of ours."""
 
 
-def _nobody(event: str, facts: Mapping[str, Any]) -> None:
+def _nobody(event: str, facts: dict[str, Any]) -> None:
     """Where nobody listens."""
 
 
@@ -72,6 +72,7 @@ class Deployment:
         self._token = ""
         self._attached: dict[str, RunningServer] = {}
         self._watched: dict[str, Process] = {}
+        self._killed: list[str] = []
 
     async def __aenter__(self) -> Self:
         return self
@@ -227,15 +228,24 @@ class Deployment:
     async def stop(self) -> list[str]:
         """End everything that runs here within shutdown_s, then kill; gives the roles that had to be killed.
 
-        What was attached to is left alone. A second call does nothing, and no cancellation keeps it from the end.
+        What was attached to is left alone. A second call says the same, and no cancellation keeps it from the end.
         """
         with anyio.CancelScope(shield=True):
-            late = await self._crew.end(self._table.shutdown_s) if self._crew else []
+            if self._crew:
+                self._killed += await self._crew.end(self._table.shutdown_s)
         for process in self._watched.values():
             process.close()
         self._ports.close()
         self._lock.release()
-        return late
+        return self._killed
+
+    async def end_survivors(self) -> None:
+        """End what an earlier controller left, and start nothing. Raises DeploymentError."""
+        if await anyio.to_thread.run_sync(self.folder.is_dir):
+            before = await self._take(0.0)
+            await self._end_left(await anyio.to_thread.run_sync(_survivors, before))
+            await self._kill_left()
+            await self._crew.end(0.0)
 
     async def _end_left(self, left: Mapping[str, Process]) -> None:
         """End what an earlier controller left."""
