@@ -2,9 +2,12 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import orjson
 import typer
 
 from .exits import Exit
@@ -39,11 +42,10 @@ def command(
     from participants.serving import ConfigError
 
     from ..collect.config import load_participants
-    from ..collect.progress import json_events, print_plainly
     from ..deployment import DeploymentError, FolderTaken, PortTaken
 
     errors = Console(stderr=True, width=None if sys.stderr.isatty() else _WIDE)
-    tell: Tell = json_events(_print) if as_json else _plain(errors, print_plainly)
+    tell = _json if as_json else _plain(errors)
     try:
         found = load_participants(config)
         if found.fleet is None:
@@ -52,8 +54,8 @@ def command(
     except (ConfigError, DeploymentError, OSError) as error:
         refused = isinstance(error, ConfigError | FolderTaken | PortTaken)
         code = Exit.REFUSED if refused else Exit.FAILED
-        told = "\n".join(map(safe, f"error: {error}".splitlines()))  # It may quote a log.
-        print_plainly(errors, told, "red")
+        for line in f"error: {error}".splitlines():  # It may quote a log.
+            _say(errors, line, "red")
         if as_json:
             tell("failed", {"error": type(error).__name__, "message": str(error), "exit_code": int(code)})
         raise typer.Exit(code) from error
@@ -76,21 +78,33 @@ async def _run(config: "Participants", table: "FleetTable", path: Path, stop: bo
     return NOT_AS_WISHED if stood.died or stood.killed else 0
 
 
-def _print(line: str) -> None:
-    sys.stdout.write(line)
-    sys.stdout.flush()
+def _print(text: str) -> None:
+    """A reader may go away: the servers are worth more than what is said of them."""
+    with suppress(OSError, ValueError):
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
 
-def _plain(errors: "Console", print_plainly: Callable[..., None]) -> "Tell":
+def _say(errors: "Console", line: str, style: str | None = None) -> None:
+    with suppress(OSError, ValueError, SystemExit):  # The last is what rich makes of a reader that went away.
+        errors.print(safe(line), style=style, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def _json(event: str, facts: Mapping[str, Any]) -> None:
+    at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    _print(orjson.dumps({"event": event, "at": at, **facts}).decode() + "\n")
+
+
+def _plain(errors: "Console") -> "Tell":
     """Events as sentences on stderr, what is bad in red, and the table on stdout."""
 
     def tell(event: str, facts: Mapping[str, Any]) -> None:
         if event == "up":
             _print_table(facts["servers"])
-            print_plainly(errors, f"up: {len(facts['servers'])} servers; SIGTERM or Ctrl-C ends them", "green")
+            _say(errors, f"up: {len(facts['servers'])} servers; SIGTERM or Ctrl-C ends them", "green")
             return
         says, style = _SAYS[event]
-        print_plainly(errors, safe(says(facts)), style)
+        _say(errors, says(facts), style)
 
     return tell
 
@@ -104,10 +118,7 @@ def _print_table(servers: Sequence[Mapping[str, Any]]) -> None:
     console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False, markup=False, emoji=False)
     with console.capture() as capture:
         console.print(table)
-    try:
-        _print("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
-    except (OSError, ValueError):
-        return  # Its reader has gone away; the servers are worth more than their table.
+    _print("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
 
 
 def _ended(facts: Mapping[str, Any]) -> str:

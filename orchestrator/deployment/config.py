@@ -107,9 +107,8 @@ class FleetTable(Table):
             if role not in ROLES and (kind != "resources" or not dot or not name):
                 raise ValueError(f'there is no role "{role}"; there are {", ".join(ROLES)} and resources.<name>')
             if table.server is not None and kind in ("resources", "model"):
-                raise ValueError(
-                    f'"{role}": its server is what [{role if kind == "resources" else kind}] says; remove it'
-                )
+                where = role if kind == "resources" else kind
+                raise ValueError(f'"{role}": what it serves stands in [{where}]; remove its server here')
         return servers
 
     @model_validator(mode="after")

@@ -29,13 +29,14 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 class Ports:
     """The ports of a fleet, each kept until it is let go."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience_s: float = PATIENCE_S) -> None:
+        self._patience_s = patience_s
         self._kept: dict[str, socket.socket] = {}
 
     async def keep(self, role: str, listen: str) -> str:
         """Keep a port for a role, a free one for port 0; gives `host:port`. Raises PortTaken."""
         host, port = split_address(listen)
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self._patience_s
         while True:
             try:
                 kept = await anyio.to_thread.run_sync(_bind, host, port)

@@ -1,0 +1,1 @@
+"""Tests of deployment: the servers of a fleet as processes."""
