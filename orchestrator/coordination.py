@@ -182,10 +182,10 @@ async def restore(
     """
     check_seconds(timeout_s=timeout_s)
     lives, deadline = tuple(scope), anyio.current_time() + timeout_s
-    shards = _shards(fleet)
 
     def stage(member: Member) -> Stage:
-        shares: dict[str, Any] = {"shard": shards[member.name], "participants": fleet.participants}
+        c = member.capabilities
+        shares: dict[str, Any] = {"shard": (c.worker, c.workers), "participants": fleet.participants}
         return Stage(**fleet.envelope(member), round=round_, checkpoint=checkpoint, scope=lives, **shares)
 
     def activate(member: Member) -> Activate:
@@ -198,14 +198,6 @@ async def restore(
     except BaseException:
         await _abort_quietly(fleet, round_)
         raise
-
-
-def _shards(fleet: Fleet) -> dict[str, tuple[int, int]]:
-    """Which part of its participant's records each process takes."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    for member in fleet.members:
-        groups.setdefault((member.capabilities.kind, member.capabilities.name), []).append(member.name)
-    return {name: (number, len(names)) for names in groups.values() for number, name in enumerate(sorted(names))}
 
 
 async def retire(fleet: Fleet, lives: Sequence[Life], *, timeout_s: float) -> frozenset[Life]:

@@ -88,9 +88,38 @@ class Fleet:
 
 
 async def discover(links: Sequence[Link], run: str) -> Fleet:
-    """Ask every process what it is. Raises ControlFailed, naming those that do not answer or share a name."""
-    found: list[Member | None] = [None] * len(links)
+    """Ask every process what it is, and every other process of its server.
+
+    Raises ControlFailed, naming those that do not answer or share a name, and servers that are not complete.
+    """
     failures: dict[str, BaseException | str] = {}
+    asked = await _ask_each(links, failures)
+    alone = [member for member in asked if not member.capabilities.urls]
+    served = {url: member.link.at(url) for member in asked for url in member.capabilities.urls}
+    members = (*alone, *await _ask_each(list(served.values()), failures))
+    names = [member.name for member in members]
+    failures |= {name: "two processes have this name" for name in names if names.count(name) > 1}
+    if failures or (failures := _incomplete(members)):
+        raise ControlFailed(failures)
+    return Fleet(members, run)
+
+
+def _incomplete(members: Sequence[Member]) -> dict[str, BaseException | str]:
+    """Servers of which not each worker is there just once: its share of the rollouts would be nobody's, or twice."""
+    servers: dict[str, list[Capabilities]] = {}
+    for member in members:
+        c = member.capabilities
+        servers.setdefault(f"{c.kind}.{c.name}", []).append(c)
+    return {
+        name: f"workers {sorted(c.worker for c in found)} were found, and it has {max(c.workers for c in found)}"
+        for name, found in servers.items()
+        if sorted((c.worker, c.workers) for c in found) != [(k, len(found)) for k in range(len(found))]
+    }
+
+
+async def _ask_each(links: Sequence[Link], failures: dict[str, BaseException | str]) -> list[Member]:
+    """Those that answered, in order; why the others did not goes to `failures`."""
+    found: list[Member | None] = [None] * len(links)
 
     async def ask(position: int) -> None:
         try:
@@ -102,12 +131,7 @@ async def discover(links: Sequence[Link], run: str) -> Fleet:
     async with anyio.create_task_group() as group:
         for position in range(len(links)):
             group.start_soon(ask, position)
-    members = tuple(member for member in found if member is not None)
-    names = [member.name for member in members]
-    failures |= {name: "two processes have this name" for name in names if names.count(name) > 1}
-    if failures:
-        raise ControlFailed(failures)
-    return Fleet(members, run)
+    return [member for member in found if member is not None]
 
 
 async def ask_all(

@@ -1,16 +1,32 @@
 """Links: how coordination reaches the control plane of one participant process, in this process or over HTTP."""
 
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any, Protocol, TypeVar
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from participants import CONTROL_PREFIX, OPERATIONS, Capabilities, ControlPlane, Message, ParticipantError, Status
+from participants import (
+    CONTROL_PREFIX,
+    OPERATIONS,
+    Capabilities,
+    Code,
+    ControlPlane,
+    Finished,
+    Message,
+    ParticipantError,
+    Status,
+)
+from participants.plane import MAX_REPORTED_BLOCKERS
+from participants.wire import BEAT_S, RESULTS, Results
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
 NAMES = {message: name for name, (message, _) in OPERATIONS.items()}
 """Each message's operation."""
+SILENCE_S = 4 * BEAT_S
+"""After so long without a line, not even a beat, a stream of results is broken."""
 
 
 class Link(Protocol):
@@ -19,8 +35,17 @@ class Link(Protocol):
     async def capabilities(self) -> Capabilities:
         """What it is."""
 
-    async def status(self) -> Status:
-        """Where it stands."""
+    async def status(self, blockers: int = MAX_REPORTED_BLOCKERS) -> Status:
+        """Where it stands, with so many of the blockers."""
+
+    def results(self, envelope: Mapping[str, Any], after: int) -> AsyncGenerator[Finished]:
+        """What has finished since number `after`, as it comes, until a higher epoch is adopted.
+
+        `envelope` is the fleet's. Raises as `send`, also in between; close it (`contextlib.aclosing`) to stop reading.
+        """
+
+    def at(self, url: str) -> "Link":
+        """The link to another process of the same server."""
 
     async def send(self, message: Message, answer: type[Answer]) -> Answer:
         """One control operation. Raises ParticipantError, and ConnectionError where nobody answers."""
@@ -41,9 +66,20 @@ class LocalLink:
         """What it is."""
         return self._plane.capabilities()
 
-    async def status(self) -> Status:
+    async def status(self, blockers: int = MAX_REPORTED_BLOCKERS) -> Status:
         """Where it stands."""
-        return self._plane.status()
+        return self._plane.status(blockers)
+
+    async def results(self, envelope: Mapping[str, Any], after: int) -> AsyncGenerator[Finished]:
+        """What has finished, as it comes."""
+        async with aclosing(self._plane.results(Results(**envelope, after=after))) as lines:
+            async for line in lines:
+                if isinstance(line, Finished):
+                    yield line
+
+    def at(self, url: str) -> Link:
+        """Nowhere else: what is in this process needs no URL."""
+        raise ConnectionError(f"{self!r} is in this process, and {url} is not")
 
     async def send(self, message: Message, answer: type[Answer]) -> Answer:
         """One control operation."""
@@ -68,9 +104,28 @@ class HttpLink:
         """What it is."""
         return await self._request("GET", "capabilities", None, Capabilities)
 
-    async def status(self) -> Status:
+    async def status(self, blockers: int = MAX_REPORTED_BLOCKERS) -> Status:
         """Where it stands."""
-        return await self._request("GET", "status", None, Status)
+        return await self._request("GET", f"status?blockers={blockers}", None, Status)
+
+    async def results(self, envelope: Mapping[str, Any], after: int) -> AsyncGenerator[Finished]:
+        """What has finished, as it comes. A server that is silent for long counts as gone."""
+        message = Results(**envelope, after=after)
+        url, timeout = f"{self._url}/{RESULTS}", httpx.Timeout(None, read=SILENCE_S)
+        try:
+            async with self._client.stream("POST", url, content=message.model_dump_json(), timeout=timeout) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise ParticipantError.from_body(response.status_code, _json(response))
+                async for line in response.aiter_lines():
+                    if (finished := _parse_line(line)) is not None:
+                        yield finished
+        except httpx.HTTPError as error:
+            raise ConnectionError(f"{url}: {error!r}") from error
+
+    def at(self, url: str) -> Link:
+        """The same client, another server."""
+        return HttpLink(url, self._client)
 
     async def send(self, message: Message, answer: type[Answer]) -> Answer:
         """One control operation."""
@@ -87,6 +142,16 @@ class HttpLink:
             return answer.model_validate_json(response.content)
         except ValidationError as error:
             raise ParticipantError.from_body(response.status_code, response.text) from error
+
+
+def _parse_line(line: str) -> Finished | None:
+    """The result in a line of a stream; None for its beginning and its beats."""
+    if not line.startswith('{"n":'):
+        return None
+    try:
+        return Finished.model_validate_json(line)
+    except ValidationError as error:
+        raise ParticipantError(Code.INTERNAL, f"a line of results that is none: {line!r:.200}") from error
 
 
 def http_client(token: str) -> httpx.AsyncClient:

@@ -6,28 +6,31 @@ learns nothing. `openapi.json` describes the routes and needs the token too.
 
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, TypeVar
 
 import anyio.to_thread
 from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import models_json_schema
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from .errors import CODES_BY_STATUS, Code, ParticipantError
-from .plane import ControlPlane
-from .wire import OPERATIONS, Capabilities, Status
+from .plane import MAX_REPORTED_BLOCKERS, ControlPlane
+from .wire import OPERATIONS, RESULTS, Beat, Began, Capabilities, Finished, Results, Status
 
 CONTROL_PREFIX = "/checkpoint/v1"
+LINES = "application/x-ndjson"
 MAX_BODY_BYTES = 64 * 1024 * 1024
 LARGE_BODY_BYTES = 256 * 1024
 """From here on a body, such as a scope of very many lives, is parsed beside the event loop."""
 
 log = logging.getLogger("midflight.control")
 
+Parsed = TypeVar("Parsed", bound=BaseModel)
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -40,7 +43,7 @@ def control_app(plane: ControlPlane, token: str) -> Starlette:
         return _json(plane.capabilities())
 
     async def status(request: Request) -> Response:
-        return _json(plane.status())
+        return _json(plane.status(_blockers(request)))
 
     async def openapi(request: Request) -> Response:
         return JSONResponse(describe())
@@ -50,7 +53,15 @@ def control_app(plane: ControlPlane, token: str) -> Starlette:
     for name, (message, _) in OPERATIONS.items():
         operation = _operation(getattr(plane, name), message)
         routes.append(Route(f"/{name}", guarded(token, operation), methods=["POST"]))
+    routes.append(Route(f"/{RESULTS}", guarded(token, _streaming(plane)), methods=["POST"]))
     return Starlette(routes=routes)
+
+
+def _blockers(request: Request) -> int:
+    given = request.query_params.get("blockers", str(MAX_REPORTED_BLOCKERS))
+    if not (given.isascii() and given.isdigit() and len(given) < 10):
+        raise ParticipantError(Code.INVALID_REQUEST, f"blockers is a number from 0, and not {given!r:.40}")
+    return int(given)
 
 
 def guarded(token: str, handler: Handler) -> Handler:
@@ -77,22 +88,35 @@ def _authorize(request: Request, token: str) -> None:
 
 def _operation(call: Callable[[Any], Awaitable[BaseModel]], message: type[BaseModel]) -> Handler:
     async def operate(request: Request) -> Response:
-        body = await read_body(request, MAX_BODY_BYTES)
-        try:
-            parsed = await _parsed(message, body)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(str(step) for step in first["loc"]) or "body"
-            raise ParticipantError(Code.INVALID_REQUEST, f"{where}: {first['msg']}") from error
-        return _json(await call(parsed))
+        return _json(await call(await _read(message, request)))
 
     return operate
 
 
-async def _parsed(message: type[BaseModel], body: bytes) -> BaseModel:
-    if len(body) < LARGE_BODY_BYTES:
-        return message.model_validate_json(body)
-    return await anyio.to_thread.run_sync(message.model_validate_json, body)
+def _streaming(plane: ControlPlane) -> Handler:
+    async def stream(request: Request) -> Response:
+        lines = plane.results(await _read(Results, request))  # A refusal comes before the stream.
+        return StreamingResponse(_written(lines), media_type=LINES)
+
+    return stream
+
+
+async def _written(lines: AsyncGenerator[BaseModel]) -> AsyncGenerator[bytes]:
+    async with aclosing(lines):
+        async for line in lines:
+            yield line.model_dump_json().encode() + b"\n"
+
+
+async def _read(message: type[Parsed], request: Request) -> Parsed:
+    body = await read_body(request, MAX_BODY_BYTES)
+    try:
+        if len(body) < LARGE_BODY_BYTES:
+            return message.model_validate_json(body)
+        return await anyio.to_thread.run_sync(message.model_validate_json, body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(step) for step in first["loc"]) or "body"
+        raise ParticipantError(Code.INVALID_REQUEST, f"{where}: {first['msg']}") from error
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
@@ -119,16 +143,20 @@ def _json(answer: BaseModel) -> Response:
 
 def describe() -> dict[str, Any]:
     """The OpenAPI document of the control plane."""
-    models = [model for pair in OPERATIONS.values() for model in pair] + [Capabilities, Status]
+    models = [model for pair in OPERATIONS.values() for model in pair]
+    models += [Capabilities, Status, Results, Began, Finished, Beat]
     _, schema = models_json_schema(
         [(model, "validation") for model in dict.fromkeys(models)], ref_template="#/components/schemas/{model}"
     )
-    paths: dict[str, Any] = {
-        f"{CONTROL_PREFIX}/{name}": {"post": _describe_operation(name, message, answer)}
-        for name, (message, answer) in OPERATIONS.items()
-    }
+    line = {"anyOf": [_ref(model) for model in (Began, Finished, Beat)]}
+    posts = {name: _describe_operation(name, message, _ref(answer)) for name, (message, answer) in OPERATIONS.items()}
+    posts[RESULTS] = _describe_operation(RESULTS, Results, line, LINES)
+    paths: dict[str, Any] = {f"{CONTROL_PREFIX}/{name}": {"post": described} for name, described in posts.items()}
     for name, model in (("capabilities", Capabilities), ("status", Status)):
-        paths[f"{CONTROL_PREFIX}/{name}"] = {"get": {"operationId": name, "responses": _responses(model)}}
+        paths[f"{CONTROL_PREFIX}/{name}"] = {"get": {"operationId": name, "responses": _responses(_ref(model))}}
+    paths[f"{CONTROL_PREFIX}/status"]["get"]["parameters"] = [
+        {"name": "blockers", "in": "query", "schema": {"type": "integer", "minimum": 0}}
+    ]
     return {
         "openapi": "3.1.0",
         "info": {"title": "midflight control plane", "version": "1"},
@@ -141,17 +169,19 @@ def describe() -> dict[str, Any]:
     }
 
 
-def _describe_operation(name: str, message: type[BaseModel], answer: type[BaseModel]) -> dict[str, Any]:
+def _describe_operation(
+    name: str, message: type[BaseModel], answer: dict[str, Any], media: str = "application/json"
+) -> dict[str, Any]:
     return {
         "operationId": name,
         "summary": (message.__doc__ or "").strip().splitlines()[0],
         "requestBody": {"required": True, "content": {"application/json": {"schema": _ref(message)}}},
-        "responses": _responses(answer),
+        "responses": _responses(answer, media),
     }
 
 
-def _responses(answer: type[BaseModel]) -> dict[str, Any]:
-    fine = {"description": "done", "content": {"application/json": {"schema": _ref(answer)}}}
+def _responses(answer: dict[str, Any], media: str = "application/json") -> dict[str, Any]:
+    fine = {"description": "done", "content": {media: {"schema": answer}}}
     errors = {
         str(status): {"description": ", ".join(code.value for code in codes)}
         for status, codes in CODES_BY_STATUS.items()

@@ -196,6 +196,11 @@ class SessionHolder(Holder[Sessions]):
         left.update(session.life for session in self._closing if session.life is not None)
         return [life for life in lives if life in left]
 
+    async def finish_all(self, lives: Sequence[Life]) -> None:
+        """As every holder does; nothing waits for what their sessions held outside of this process."""
+        await super().finish_all(lives)
+        await self._close_freed(0)
+
     def _forget_brought(self, rollout_id: str) -> None:
         super()._forget_brought(rollout_id)
         if (imported := self._imported.pop(rollout_id, None)) is not None:

@@ -325,7 +325,7 @@ def _failure(named: str, message: str, step: str, *, terminal: bool) -> dict[str
     return {"class": named, "message": message[:2000], "stage": STAGES[step], "terminal": terminal}
 
 
-def _is_terminal(error: ParticipantError) -> bool:
+def is_terminal(error: ParticipantError) -> bool:
     """Whether another try must end the same way: what is asked is wrong, or uses up its own limit."""
     if error.code is Code.MODEL_FAILED:
         return 400 <= int(error.details.get("status", 0)) < 500
@@ -338,7 +338,7 @@ def _failed(episode: Episode, error: ParticipantError) -> Episode:
         log.warning("sessions of an episode could not be closed: %s", error)
         return replace(episode, step="done")
     named = FAILURE_CLASSES.get(error.code, "step_failed")
-    failure = _failure(named, str(error), episode.step, terminal=_is_terminal(error))
+    failure = _failure(named, str(error), episode.step, terminal=is_terminal(error))
     return replace(episode, step="close", failure=failure, result=None)
 
 

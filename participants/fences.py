@@ -70,18 +70,19 @@ class Fences:
         current = self._current.get(life.rollout_id)
         if life == current:
             return Admitted()
-        self._check_not_stale(life, current)
+        self.check_not_stale(life)
         if not creates:
             raise ParticipantError(Code.STALE_LIFE, f"{life} is not known here", {"current": current and str(current)})
         self._current[life.rollout_id] = life
         return Admitted(created=True, supersedes=current)
 
-    def _check_not_stale(self, life: Life, current: Life | None) -> None:
+    def check_not_stale(self, life: Life) -> None:
+        """Refuse a life that is over, whatever asks. Raises `stale_life`."""
         if position(life) < self.floor:
             raise ParticipantError(
                 Code.STALE_LIFE, f"{life} is below the floor", {"floor": [self.floor.epoch, self.floor.n]}
             )
-        fenced = self._fenced.get(life.rollout_id)
+        current, fenced = self._current.get(life.rollout_id), self._fenced.get(life.rollout_id)
         for other, what in ((current, "superseded by"), (fenced, "fenced by the end of")):
             if other is not None and position(life) <= position(other):
                 raise ParticipantError(Code.STALE_LIFE, f"{life} is {what} {other}", {"by": str(other)})

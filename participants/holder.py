@@ -8,12 +8,11 @@ Work of a life runs inside `working`, so that retiring can cancel it and wait un
 stop in time stays fenced, and its state object is never used again.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -24,73 +23,25 @@ from .data import CallId, Reply, Request
 from .errors import Code, ParticipantError
 from .fences import Fences, Floor, position
 from .gate import Gate
+from .held import BATCH, Brought, Held, in_turns
 from .hooks import Hooks
 from .owner import Export
 from .replies import Replies, check_same
+from .reports import Reports
 from .routing import Place
 from .tally import Sum
 from .wire import Blocker, Modes, PairTally
 
+__all__ = ["BATCH", "Brought", "Held", "Holder", "in_turns"]
+
 State = TypeVar("State")
-Item = TypeVar("Item")
 Run = Callable[[], Awaitable[Reply]]
 
-BATCH = 64
-"""Lives or records taken before other tasks get a turn."""
 STOP_TIMEOUT_S = 10.0
 """How long a newer life waits for the work of the one that it supersedes."""
 
 
-async def in_turns(items: Iterable[Item]) -> AsyncIterator[Item]:
-    """The items, with a turn for other tasks after each batch."""
-    for number, item in enumerate(items, 1):
-        yield item
-        if number % BATCH == 0:
-            await anyio.lowlevel.checkpoint()
-
-
-@dataclass(slots=True)
-class Held(Generic[State]):
-    """One live life."""
-
-    life: Life
-    state: State
-    replies: Replies = field(default_factory=Replies)
-    waited: dict[tuple[str, str], int] = field(default_factory=dict)
-    """(role of the peer, session) to the number of completed calls of mode `wait` with it, made or answered."""
-    scopes: set[anyio.CancelScope] = field(default_factory=set)
-    idle: anyio.Event = field(default_factory=anyio.Event)
-    """Set once a stopped life has no work left."""
-    stopped: bool = False
-    freed: bool = False
-
-    def stop(self) -> None:
-        """Cancel what is going on, and let nothing new begin."""
-        self.stopped = True
-        for scope in list(self.scopes):
-            scope.cancel()
-
-    def leave(self, scope: anyio.CancelScope) -> None:
-        """One piece of work has ended."""
-        self.scopes.discard(scope)
-        if self.stopped and not self.scopes:
-            self.idle.set()
-
-    def count_wait(self, peer: str, session: str) -> None:
-        """One more call of mode `wait` with that peer is complete."""
-        self.waited[peer, session] = self.waited.get((peer, session), 0) + 1
-
-
-@dataclass(frozen=True, slots=True)
-class Brought:
-    """A record that a restore has brought, for the next life of its rollout to take up."""
-
-    record: RawRecord
-    epoch: int
-    """Of the restore, and so of the life that may take it up."""
-
-
-class Holder(ABC, Generic[State]):
+class Holder(Reports[State]):
     """Base of the four kinds; implements most of `participants.owner.Owner`."""
 
     kind: str = ""
@@ -99,8 +50,6 @@ class Holder(ABC, Generic[State]):
     """Whether a commit has to `pin` anything."""
     place = Place()
     """Which worker of its server this process is; what it gives an id for itself belongs to it."""
-    dispatches = False
-    """Whether episodes begin here, so that a commit must say of each one where it stands."""
 
     def __init__(self, name: str = "main", *, gate: Gate | None = None) -> None:
         """`name` is the participant's, a lower-case name."""
@@ -155,8 +104,11 @@ class Holder(ABC, Generic[State]):
 
     # Calls
 
-    async def enter(self, life: Life, *, creates: bool = False) -> Held[State]:
-        """The life's state, after fencing. Raises `stale_life`, or for an epoch not adopted yet, touching nothing."""
+    async def enter(self, life: Life, *, creates: bool = False, dispatches: bool = False) -> Held[State]:
+        """The life's state, after fencing. Raises `stale_life`, or for an epoch not adopted yet, touching nothing.
+
+        A call that `dispatches` begins an episode, which only the newest epoch may. Raises `stale_epoch`.
+        """
         self.check_adopted(life)
         if 0 < self.epoch < life.epoch:
             problem = f"{life} is of epoch {life.epoch}, and {self.role} knows {self.epoch}: adopt comes first"
@@ -167,7 +119,9 @@ class Holder(ABC, Generic[State]):
         if held is not None and held.life == life and not held.stopped:
             return held
         try:
-            self.fences.admit(life, creates=creates or self._continues(life))
+            if dispatches:
+                self._check_newest(life)
+            self.fences.admit(life, creates=creates or dispatches or self._continues(life))
         except ParticipantError:
             self.refused += 1
             raise
@@ -176,6 +130,12 @@ class Holder(ABC, Generic[State]):
         if self.fences.current(life.rollout_id) != life:
             raise ParticipantError(Code.STALE_LIFE, f"{life} was superseded meanwhile")
         return self._held.get(life.rollout_id) or self._take_up(life)
+
+    def _check_newest(self, life: Life) -> None:
+        self.fences.check_not_stale(life)
+        if life.epoch < self.epoch:
+            problem = f"{life} is not known here, and epoch {self.epoch} alone begins episodes"
+            raise ParticipantError(Code.STALE_EPOCH, problem, {"epoch": self.epoch})
 
     def check_adopted(self, life: Life) -> None:
         """Refuse to answer for a process that was here before. Raises `lost_session`."""
@@ -261,6 +221,14 @@ class Holder(ABC, Generic[State]):
             self._release(held)
         self._drop_brought(life)
         self.fences.fence(life)
+
+    async def finish_all(self, lives: Sequence[Life]) -> None:
+        """As `finish`, of many; work that nobody waits for any more is cancelled."""
+        async for life in in_turns(lives):
+            held = self._held.get(life.rollout_id)
+            if held is not None and held.life == life and not (self.dispatches and self.is_episode(held.state)):
+                held.stop()
+            self.finish(life)
 
     def _drop_brought(self, life: Life) -> None:
         """What a restore has brought ends with the life that continues it, though that never came here for it."""
@@ -402,10 +370,6 @@ class Holder(ABC, Generic[State]):
 
     def _owes(self, held: Held[State]) -> bool:
         return not held.stopped and self.is_episode(held.state)
-
-    def is_episode(self, state: State) -> bool:
-        """Whether a state is that of an episode that was dispatched here; asked only of what `dispatches`."""
-        return False
 
     def check_export(self) -> None:
         """Nothing to refuse by default."""

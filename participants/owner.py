@@ -1,6 +1,6 @@
 """What a participant gives the control plane: the owner of state, with the few hooks that a checkpoint needs."""
 
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,7 +9,7 @@ from store import CheckpointId, Life, RawRecord, Record
 from .fences import Floor
 from .gate import Gate
 from .hooks import Hooks
-from .wire import Blocker, Modes, PairTally
+from .wire import Blocker, Dispatched, Modes, PairTally, Refused, Worked
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,30 @@ class Export:
     tallies: Sequence[PairTally] = ()
     state: Any = None
     """Own state beside the records: JSON and bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What became of an episode; exactly one of `row` and `failure`."""
+
+    life: Life
+    row: Mapping[str, Any] | None
+    failure: Mapping[str, Any] | None
+    """`class`, `message`, `stage`, `terminal`."""
+    active_s: float
+    n: int = 0
+    """Its number at its environment server, from 1 in each process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adoption:
+    """What goes on at one participant, for a controller that has just come; `wire.Adopted` says what each field is."""
+
+    lives: Sequence[Life]
+    dispatched: Sequence[Life]
+    needs: Mapping[str, Sequence[Life]]
+    brought: Sequence[Life]
+    lost: Sequence[Life]
 
 
 class Owner(Protocol):
@@ -52,8 +76,23 @@ class Owner(Protocol):
     def restarts(self) -> Collection[Life]:
         """Live lives that cannot be captured; complete."""
 
-    def live(self) -> Collection[Life]:
-        """Every life that may act here."""
+    def adoption(self) -> Adoption:
+        """What goes on here, and what it needs elsewhere."""
+
+    async def submit(self, episodes: Sequence[Dispatched], epoch: int) -> Sequence[Refused]:
+        """Begin these episodes; those that cannot be begun are named, and hold up no other."""
+
+    def check_after(self, after: int) -> None:
+        """Refuse a reader of results that has more than there were; every reader where no episode is submitted."""
+
+    async def next_result(self, after: int, epoch: int | None = None) -> Result | None:
+        """The first result behind a number, while admission is open; None once the epoch is another one."""
+
+    async def finish_all(self, lives: Sequence[Life]) -> None:
+        """The results of these lives are durable elsewhere: free and fence them."""
+
+    async def work(self, rollouts: Collection[str] | None) -> Worked:
+        """What is behind the boundary of each life, and of each restored record."""
 
     def counts(self) -> dict[str, int]:
         """For the status."""

@@ -7,12 +7,11 @@ Crash points: this process holds nothing durable of its own. A commit that died 
 one that counts only if the controller publishes it.
 """
 
-import heapq
 import logging
 import secrets
 import time
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -22,13 +21,11 @@ from anyio.abc import TaskGroup
 
 from store import (
     Agreement,
-    Checkpoint,
     CheckpointId,
     Life,
     Parent,
     ParticipantCommit,
     ProcessName,
-    Shard,
     Store,
     StoreError,
     Tally,
@@ -41,31 +38,42 @@ from .book import Book, Ending
 from .errors import Code, ParticipantError, from_store
 from .owner import Owner
 from .phases import CHECKPOINT_PHASES, RESTORE_PHASES, Event, Phase
+from .results import lines_of
+from .routing import worker_of
+from .scopes import check_complete, check_once, named
 from .wire import (
     Abort,
     Activate,
     Adopt,
     Adopted,
+    Beat,
+    Began,
     Capabilities,
     Commit,
     Committed,
     ControlCall,
     Done,
+    Finished,
     PairTally,
     Prepare,
     Prepared,
+    Release,
     Renew,
     Renewed,
+    Results,
     Resume,
     Retire,
     Retired,
     RoundCall,
     Stage,
     Status,
+    Submit,
+    Submitted,
+    Work,
+    Worked,
 )
 
 MAX_REPORTED_BLOCKERS = 20
-MAX_NAMED_LIVES = 20
 MAX_KEPT_ERRORS = 10
 STOP_TIMEOUT_S = 5.0
 """How long an abort waits for work that does not listen, such as a thread that hangs in a file system."""
@@ -82,9 +90,16 @@ class ControlPlane:
         store: Store | None,
         *,
         process: str = "w0",
+        worker: int = 0,
+        workers: int = 1,
+        urls: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`store` is None for a participant that is never asked to commit or restore."""
+        """`store` is None for a participant that is never asked to commit or restore.
+
+        This is worker `worker` of `workers`, each of which can be reached at its own one of `urls`.
+        """
+        self._worker, self._workers, self._urls = worker, workers, tuple(urls)
         self._owner = owner
         self._store = store
         self._clock = clock
@@ -123,11 +138,14 @@ class ControlPlane:
             epoch=self.book.epoch,
             modes=self._owner.modes,
             software={},
+            worker=self._worker,
+            workers=self._workers,
+            urls=self._urls,
         )
 
-    def status(self) -> Status:
-        """Where this participant stands."""
-        blockers, count = self._owner.blockers(MAX_REPORTED_BLOCKERS)
+    def status(self, blockers: int = MAX_REPORTED_BLOCKERS) -> Status:
+        """Where this participant stands, with the oldest so many blockers."""
+        oldest, count = self._owner.blockers(blockers)
         book = self.book
         return Status(
             kind=self._owner.kind,
@@ -139,7 +157,7 @@ class ControlPlane:
             round=book.round,
             lease_left_s=None if book.lease_until is None else max(0.0, book.lease_until - self._clock()),
             counts=self._owner.counts(),
-            blockers=tuple(blockers),
+            blockers=tuple(oldest),
             blocker_count=count,
             last_errors=tuple(self._errors),
         )
@@ -151,7 +169,15 @@ class ControlPlane:
         if lower_is_open:
             await self._abort_round()
         self._take_floor(call)
-        return Adopted(incarnation=self.book.incarnation, lives=tuple(self._owner.live()))
+        found = self._owner.adoption()
+        return Adopted(
+            incarnation=self.book.incarnation,
+            lives=tuple(found.lives),
+            dispatched=tuple(found.dispatched),
+            needs={role: tuple(lives) for role, lives in found.needs.items()},
+            brought=tuple(found.brought),
+            lost=tuple(found.lost),
+        )
 
     async def retire(self, call: Retire) -> Retired:
         """Stop lives, wait, free. Refused while a checkpoint or restore is open."""
@@ -159,6 +185,36 @@ class ControlPlane:
         self.book.check_idle()
         self._take_floor(call)
         return Retired(not_stopped=tuple(await self._owner.retire(call.lives, call.timeout_s)))
+
+    # Episodes
+
+    async def submit(self, call: Submit) -> Submitted:
+        """Begin episodes, or continue what a restore brought of them. Refused while a restore is open."""
+        self.book.check_call(call)
+        if self.book.phase in RESTORE_PHASES:
+            self.book.check_idle()
+        self._take_floor(call)
+        return Submitted(refused=tuple(await self._owner.submit(call.episodes, call.epoch)))
+
+    async def release(self, call: Release) -> Done:
+        """Their results are durable elsewhere: free and fence lives, in every phase."""
+        self.book.check_call(call)
+        self._take_floor(call)
+        await self._owner.finish_all(call.lives)
+        return Done(phase=self.book.phase, count=len(call.lives))
+
+    async def work(self, call: Work) -> Worked:
+        """What lives need not do again."""
+        self.book.check_call(call)
+        self._take_floor(call)
+        return await self._owner.work(call.rollouts)
+
+    def results(self, call: Results) -> AsyncGenerator[Began | Finished | Beat]:
+        """Finished episodes as they come, until a higher epoch is adopted. Refuses at once, not in the stream."""
+        self.book.check_call(call)
+        self._owner.check_after(call.after)
+        self._take_floor(call)
+        return lines_of(self._owner, call)
 
     # A checkpoint
 
@@ -214,16 +270,13 @@ class ControlPlane:
 
     async def _check_sets(self, call: Commit, scope: frozenset[Life]) -> None:
         """Every life that was dispatched here and is not acknowledged is in exactly one of scope and left out."""
-        twice = scope.intersection(call.left_out) or _repeated(call.scope, scope) or _repeated(call.left_out)
-        if twice:
-            message = f"{len(twice)} lives stand twice in scope, restarts and dropped, such as {min(twice)}"
-            raise ParticipantError(Code.SCOPE_MISMATCH, message, _named(twice))
+        check_once(scope, call)
         if unnamed := await self._owner.unnamed(scope.union(call.left_out)):
             message = (
                 f"{len(unnamed)} lives are dispatched and not acknowledged at {self._process}, and stand in none of "
                 f"scope, restarts and dropped, such as {min(unnamed)}"
             )
-            raise ParticipantError(Code.SCOPE_MISMATCH, message, _named(unnamed))
+            raise ParticipantError(Code.SCOPE_MISMATCH, message, named(unnamed))
 
     async def _write(self, call: Commit) -> Committed:
         scope = frozenset(call.scope)
@@ -278,15 +331,16 @@ class ControlPlane:
 
     async def _read(self, call: Stage) -> None:
         checkpoint = await open_checkpoint(self._need_store(), call.checkpoint)
-        _check_complete(checkpoint, call)
+        check_complete(checkpoint, call)
         if missing := set(call.scope).difference(checkpoint.manifest.scope):
             raise ParticipantError(Code.SCOPE_MISMATCH, f"{min(missing)} is not in the scope of {checkpoint!r}")
         shares = checkpoint.shares(self._owner.kind, self._owner.name)
         await checkpoint.verify_shares(shares)  # Each participant its own; the controller what is the controller's.
         state = [await checkpoint.process_state(share) for share in shares]
-        rollouts = {life.rollout_id for life in call.scope}
-        async with checkpoint.raw_records(shares, shard=Shard(*call.shard), rollouts=rollouts) as records:
-            await self._owner.stage(frozenset(call.scope), records, state, epoch=call.epoch)
+        number, workers = call.shard
+        own = frozenset(life for life in call.scope if worker_of(life.rollout_id, workers) == number)
+        async with checkpoint.raw_records(shares, rollouts={life.rollout_id for life in own}) as records:
+            await self._owner.stage(own, records, state, epoch=call.epoch)
 
     async def activate(self, call: Activate) -> Done:
         """Install what was staged; calls of the scope's rollouts are held until resume, other lives go on."""
@@ -418,25 +472,6 @@ class _Parking:
     def __init__(self) -> None:
         self.done = anyio.Event()
         self.error: ParticipantError | None = None
-
-
-def _check_complete(checkpoint: Checkpoint, call: Stage) -> None:
-    """A rollout is restored at all of its participants or at none."""
-    named = {f"{process.name.kind}.{process.name.name}" for process in checkpoint.processes}
-    if call.participants is not None and (absent := sorted(named.difference(call.participants))):
-        message = f"{checkpoint!r} has {', '.join(absent)}, and the fleet that restores it has not"
-        raise ParticipantError(Code.SCOPE_MISMATCH, message, {"absent": absent})
-
-
-def _repeated(lives: Sequence[Life], distinct: Collection[Life] | None = None) -> set[Life]:
-    """Those that stand there more than once."""
-    if len(lives) == len(set(lives) if distinct is None else distinct):
-        return set()
-    return {life for life, times in Counter(lives).items() if times > 1}
-
-
-def _named(lives: Collection[Life]) -> dict[str, Any]:
-    return {"lives": [str(life) for life in heapq.nsmallest(MAX_NAMED_LIVES, lives)]}
 
 
 def _agreement(tally: PairTally) -> Agreement:

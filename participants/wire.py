@@ -5,9 +5,9 @@ relative and in seconds, never wall-clock instants: hosts' clocks differ.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, WithJsonSchema, model_validator
 
 from store import CheckpointId, InvalidName, Life, ParticipantRef, Ref
 
@@ -135,7 +135,7 @@ class Stage(RoundCall):
     scope: tuple[LifeField, ...]
     """The lives, as the checkpoint has them, that are to be restored."""
     shard: tuple[int, int] = (0, 1)
-    """Which of how many processes this is, where a restore spreads records over several."""
+    """Worker k of n: it takes the rollouts that `participants.routing.worker_of` gives it."""
     participants: tuple[str, ...] | None = None
     """`<kind>.<name>` of all that take part, of which the checkpoint must name no other; None to leave that open."""
 
@@ -149,6 +149,98 @@ class Retire(ControlCall):
 
     lives: tuple[LifeField, ...]
     timeout_s: Seconds
+
+
+class Dispatched(Message):
+    """One episode to be run."""
+
+    life: LifeField
+    row: dict[str, Any]
+
+
+class Submit(ControlCall):
+    """Begin these episodes, or continue what a restore brought of them; a repeat joins the running ones."""
+
+    episodes: tuple[Dispatched, ...]
+
+
+class Refused(Message):
+    """An episode that was not begun, and why."""
+
+    life: LifeField
+    code: str
+    message: str
+    terminal: bool
+    """Whether another try must end the same way."""
+
+
+class Submitted(Message):
+    """The answer to submit: all others run."""
+
+    refused: tuple[Refused, ...] = ()
+
+
+class Release(ControlCall):
+    """The results of these lives are durable elsewhere: free and fence the lives."""
+
+    lives: tuple[LifeField, ...]
+
+
+class Work(ControlCall):
+    """Ask what lives need not do again: of these rollouts, or of all."""
+
+    rollouts: tuple[str, ...] | None = None
+
+
+class Worked(Message):
+    """The answer to work, by rollout: what is behind the boundary of its live life, or of what a restore brought.
+
+    An environment knows it of rollouts past their activation, and then it is all. Else the agent's counts, and those of
+    the model where they are of the same boundary: `participants.work.joined` puts them together.
+    """
+
+    lives: dict[str, tuple[int, int]]
+    """Model calls, and tokens that they generated."""
+    boundaries: dict[str, int] = {}
+    """At an agent the boundary that comes next, at a model the one whose replies and beginnings are kept."""
+
+
+class Results(ControlCall):
+    """Send finished episodes as they come: a stream of lines, which ends when a higher epoch is adopted."""
+
+    after: Annotated[int, Field(ge=0)] = 0
+    """The number up to which the reader has all of them; 0 for one that has none of this incarnation."""
+
+
+class Began(Message):
+    """The first line of a stream of results."""
+
+    incarnation: str
+    epoch: int
+
+
+class Finished(Message):
+    """A finished episode; exactly one of `row` and `failure`. Sent to every new reader until it is released."""
+
+    n: int
+    """Rises from 1 in each incarnation."""
+    life: LifeField
+    row: dict[str, Any] | None = None
+    failure: dict[str, Any] | None = None
+    """`class`, `message`, `stage`, `terminal`."""
+    active_s: float = 0.0
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        if (self.row is None) == (self.failure is None):
+            raise ValueError("a finished episode has either a row or a failure")
+        return self
+
+
+class Beat(Message):
+    """A sign of life where nothing has finished for a while."""
+
+    beat: Literal[True] = True
 
 
 class Blocker(Message):
@@ -179,6 +271,12 @@ class Capabilities(Message):
     epoch: int
     modes: Modes
     software: dict[str, str]
+    worker: Annotated[int, Field(ge=0)] = 0
+    """Which of the server's processes this is."""
+    workers: Annotated[int, Field(ge=1)] = 1
+    """How many the server has; `participants.routing` says which rollouts are whose."""
+    urls: tuple[str, ...] = ()
+    """Where each of them can be reached, in order; empty where this process is the only way to itself."""
 
 
 class Prepared(Message):
@@ -224,10 +322,19 @@ class Done(Message):
 
 
 class Adopted(Message):
-    """The answer to adopt."""
+    """The answer to adopt: what goes on here, and what it needs to be whole."""
 
     incarnation: str
     lives: tuple[LifeField, ...]
+    """That may act here."""
+    dispatched: tuple[LifeField, ...] = ()
+    """Of them those whose episode began here."""
+    needs: dict[str, tuple[LifeField, ...]] = {}
+    """By role, lives that have something there which they cannot go on without."""
+    brought: tuple[LifeField, ...] = ()
+    """Restored records that no life has taken up; each as its checkpoint has it."""
+    lost: tuple[LifeField, ...] = ()
+    """Of `dispatched` those that ended because a participant was lost, and through no fault of their own."""
 
 
 class Retired(Message):
@@ -263,5 +370,15 @@ OPERATIONS: Mapping[str, tuple[type[Message], type[Message]]] = {
     "stage": (Stage, Done),
     "activate": (Activate, Done),
     "retire": (Retire, Retired),
+    "submit": (Submit, Submitted),
+    "release": (Release, Done),
+    "work": (Work, Worked),
 }
 """Every operation that is sent, its message and its answer; capabilities and status are asked for beside them."""
+
+RESULTS = "results"
+"""The operation that answers with a stream: `Began`, then `Finished` and `Beat`, one JSON object a line."""
+BEAT_S = 5.0
+"""Between two lines of a stream at most."""
+INFRASTRUCTURE = frozenset({"session_lost", "unreachable"})
+"""Failure classes of episodes that ended because a participant was lost."""

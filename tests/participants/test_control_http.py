@@ -14,6 +14,7 @@ from participants import CONTROL_PREFIX, OPERATIONS, Code, ControlPlane, Modes, 
 from participants import control_http as module
 from participants.control_http import describe, error_response
 from participants.errors import CODES_BY_STATUS, HINT, STATUS
+from participants.wire import RESULTS
 from tests.support.checkpoints import memory_store
 from tests.support.control_page import PAGE, current, rendered
 from tests.support.owners import ON_PUSHED_LOOP, Notebook, controlled, notebook
@@ -82,13 +83,13 @@ def code_of(response: httpx.Response) -> str:
         {"x-token": TOKEN},
     ],
 )
-@pytest.mark.parametrize("operation", [*OPERATIONS, "capabilities", "status", "openapi.json"])
+@pytest.mark.parametrize("operation", [*OPERATIONS, RESULTS, "capabilities", "status", "openapi.json"])
 async def test_no_route_answers_without_the_token(operation: str, headers: dict[str, str]) -> None:
     """It is 401 before the body is looked at, and nothing has changed."""
     encoded = {key.encode(): value.encode("latin-1") for key, value in headers.items()}
     async with site() as at:
         before = repr(at.plane)
-        method = "POST" if operation in OPERATIONS else "GET"
+        method = "POST" if operation in (*OPERATIONS, RESULTS) else "GET"
         path = f"{CONTROL_PREFIX}/{operation}"
         reply = await at.http.request(method, path, headers=list(encoded.items()), content=b"{")
         assert (reply.status_code, code_of(reply)) == (401, "unauthorized")
@@ -136,7 +137,7 @@ async def test_a_body_that_is_no_message_is_refused(content: bytes, says: str) -
         assert not at.owner.gate.closed
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", [*OPERATIONS, RESULTS])
 async def test_an_unknown_field_is_refused_by_name(operation: str) -> None:
     """A newer controller finds out at once that this server does not know what it asks for."""
     async with site() as at:
@@ -260,7 +261,7 @@ def test_the_description_is_whole() -> None:
         assert ref.removeprefix("#/components/schemas/") in schemas, ref
     operations = [operation for methods in document["paths"].values() for operation in methods.values()]
     ids = [operation["operationId"] for operation in operations]
-    assert len(ids) == len(set(ids)) == len(OPERATIONS) + 2
+    assert len(ids) == len(set(ids)) == len(OPERATIONS) + 3
     for operation in operations:
         assert {"200", *map(str, CODES_BY_STATUS)} == operation["responses"].keys()
         for response in operation["responses"].values():

@@ -45,7 +45,7 @@ async def test_a_flat_row_gives_the_verified_row() -> None:
         with pytest.raises(ParticipantError, match="another row"):
             await run(one, life, counter_row("other", 2))
         one.release(life)
-        assert (one.left(), one.environment._fresh) == ({}, {})
+        assert (one.left(), one.environment._results) == ({}, {})
         with pytest.raises(ParticipantError, match="stale_life"):
             await run(one, life, ROW)
 

@@ -11,7 +11,7 @@ import pytest
 from participants import Code, EnvironmentServer, Held, LocalPeer, ParticipantError
 from participants.environment import _State
 from participants.holder import Brought
-from participants.plane import MAX_NAMED_LIVES
+from participants.scopes import MAX_NAMED_LIVES
 from participants.servers.counter import CounterServer
 from participants.wire import Commit
 from store import Life, RawRecord

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from participants import OPERATIONS, TRANSITIONS, Code, Event, Phase
 from participants.errors import HINT, STATUS
-from participants.wire import ControlCall
+from participants.wire import RESULTS, ControlCall, Finished, Results
 
 PAGE = Path(__file__).parents[2] / "docs" / "control.md"
 
@@ -62,6 +62,8 @@ def _operations() -> str:
         fields = ", ".join(f"`{field}`" for field in message.model_fields if field not in envelope)
         answers = ", ".join(f"`{field}`" for field in answer.model_fields)
         rows.append(f"| `POST {name}` | {(message.__doc__ or '').splitlines()[0]} | {fields} | {answers} |")
+    stream = ", ".join(f"`{field}`" for field in Finished.model_fields)
+    rows.append(f"| `POST {RESULTS}` | {(Results.__doc__ or '').splitlines()[0]} | `after` | lines of {stream} |")
     return "\n".join(["| route | what it does | fields | answer |", "|---|---|---|---|", *rows])
 
 

@@ -5,8 +5,8 @@ an event loop whose time a test moves on, so that leases and deadlines pass with
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -16,7 +16,19 @@ from pydantic import BaseModel
 
 from orchestrator.fleet import Fleet, Member, adopt, discover
 from orchestrator.links import NAMES, Link, LocalLink
-from participants import Capabilities, Code, ControlPlane, Floor, Gate, Held, Holder, Message, ParticipantError, Status
+from participants import (
+    Capabilities,
+    Code,
+    ControlPlane,
+    Finished,
+    Floor,
+    Gate,
+    Held,
+    Holder,
+    Message,
+    ParticipantError,
+    Status,
+)
 from participants.gate import StepMode
 from store import CheckpointId, Life, MemoryBackend, RawRecord, Ref, Store
 from store.backends import MemorySpace
@@ -187,9 +199,18 @@ class FaultyLink:
         self._check_alive()
         return await self.inner.capabilities()
 
-    async def status(self) -> Status:
+    async def status(self, blockers: int = 20) -> Status:
         self._check_alive()
-        return await self.inner.status()
+        return await self.inner.status(blockers)
+
+    async def results(self, envelope: Mapping[str, Any], after: int) -> AsyncGenerator[Finished]:
+        self._check_alive()
+        async with aclosing(self.inner.results(envelope, after)) as found:
+            async for finished in found:
+                yield finished
+
+    def at(self, url: str) -> Link:
+        return FaultyLink(self.inner.at(url))
 
     async def send(self, message: Message, answer: type[Answer]) -> Answer:
         name = NAMES[type(message)]
@@ -228,9 +249,9 @@ class Server:
         return f"{c.kind}.{c.name}/{c.process}"
 
 
-def controlled(owner: Holder[Any], store: Store | None, process: str = "w0") -> ControlPlane:
-    """A plane on the loop's own clock."""
-    return ControlPlane(owner, store, process=process, clock=anyio.current_time)
+def controlled(owner: Holder[Any], store: Store | None, worker: int = 0, workers: int = 1) -> ControlPlane:
+    """A plane on the loop's own clock, of one worker of a server."""
+    return ControlPlane(owner, store, process=f"w{worker}", worker=worker, workers=workers, clock=anyio.current_time)
 
 
 def notebook(kind: str = "agent") -> Notebook:
@@ -263,9 +284,11 @@ class Party:
 
     async def restart(self, server: Server) -> None:
         """The process dies and another one comes up in its place, with nothing in memory."""
-        kind, process = server.owner.kind, server.plane.capabilities().process
+        kind, c = server.owner.kind, server.plane.capabilities()
         server.owner = notebook(kind)
-        server.plane = await self.stack.enter_async_context(controlled(server.owner, self.store, process).run())
+        server.plane = await self.stack.enter_async_context(
+            controlled(server.owner, self.store, c.worker, c.workers).run()
+        )
         server.link = FaultyLink(LocalLink(server.plane))
 
     def phases(self) -> set[str]:
@@ -301,7 +324,7 @@ async def party(
         for kind in kinds:
             for number in range(workers):
                 owner = notebook(kind)
-                plane = await stack.enter_async_context(controlled(owner, shared, f"w{number}").run())
+                plane = await stack.enter_async_context(controlled(owner, shared, number, workers).run())
                 servers.append(Server(owner, plane, FaultyLink(LocalLink(plane))))
         made = Party(shared, servers, stack)
         await made.adopt(epoch)
