@@ -47,6 +47,7 @@ def command(
         print_plainly,
         tracebacks_shown,
     )
+    from ..deployment import DeploymentError
     from ..errors import CoordinationError
 
     console = Console(stderr=True)
@@ -66,7 +67,7 @@ def command(
     try:
         with tracebacks_shown(partial(print_plainly, console)):
             summary = anyio.run(collect, load_config(config), options, emit, None, None, ending)
-    except (ConfigError, StoreError, CoordinationError) as error:
+    except (ConfigError, DeploymentError, StoreError, CoordinationError) as error:
         code = _code_of(error)
         print_plainly(console, f"error: {error}", "red")
         if as_json:
@@ -76,8 +77,11 @@ def command(
 
 
 def _code_of(error: Exception) -> int:
-    from ..collect import EXIT_FENCED, AnotherWriter, ConfigError
+    from ..collect import EXIT_FENCED, EXIT_SERVERS_GONE, AnotherWriter, ConfigError, ServersGone
+    from ..deployment import DeploymentError
 
+    if isinstance(error, ServersGone):
+        return EXIT_SERVERS_GONE
     if isinstance(error, Fenced | AnotherWriter):
         return EXIT_FENCED
     if isinstance(error, NotAStore):
@@ -85,7 +89,7 @@ def _code_of(error: Exception) -> int:
     if isinstance(error, StoreError):
         found = exit_of(error)
         return Exit.FAILED if found is Exit.NOTHING else found
-    return Exit.REFUSED if isinstance(error, ConfigError) else Exit.FAILED
+    return Exit.REFUSED if isinstance(error, ConfigError | DeploymentError) else Exit.FAILED
 
 
 def _print_line(line: str) -> None:

@@ -10,13 +10,16 @@ from .ending import Ending
 from .ledger import RunLedger
 from .progress import is_terminal, json_events, plain_events, print_plainly
 from .rows import Rollout, load_rollouts, plan_rollouts
-from .run import EXIT_FENCED, Options, Summary, collect
+from .run import collect
 from .segments import AnotherWriter, Line, Segments, open_segments
+from .servers import ServersGone
+from .summary import EXIT_FENCED, EXIT_SERVERS_GONE, Options, Summary
 from .tracebacks import tracebacks_shown
 from .world import World
 
 __all__ = [
     "EXIT_FENCED",
+    "EXIT_SERVERS_GONE",
     "AnotherWriter",
     "Checkpoints",
     "Collector",
@@ -30,6 +33,7 @@ __all__ = [
     "Rollout",
     "RunLedger",
     "Segments",
+    "ServersGone",
     "Summary",
     "World",
     "collect",

@@ -117,7 +117,7 @@ class Checkpoints:
         try:
             async with checkpoint(fleet, self._controller, limits, resumed=let_go) as opened:
                 self._fill(opened)
-                behind = await collector.world.work_in_flight()
+                behind = await collector.work_in_flight()
         finally:
             let_go()
         self._behind = behind

@@ -13,7 +13,6 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
-from anyio.streams.memory import MemoryObjectSendStream
 
 from participants import ParticipantError, Result
 from store import Fenced, Life, Segment, StoreError
@@ -161,7 +160,7 @@ class Collector:
     async def _deliver(self) -> None:
         send, receive = anyio.create_memory_object_stream[Result](LARGEST_BATCH)
         async with anyio.create_task_group() as group, send, receive:
-            group.start_soon(self._read_results, send)
+            group.start_soon(self.world.read_results, send)
             async for result in receive:
                 batch = [result]
                 while len(batch) < LARGEST_BATCH and receive.statistics().current_buffer_used:
@@ -173,10 +172,6 @@ class Collector:
                         self._scope.cancel()
                         return
                 self.wake()
-
-    async def _read_results(self, send: MemoryObjectSendStream[Result]) -> None:
-        async for result in self.world.results():
-            await send.send(result)
 
     async def _keep(self, results: list[Result]) -> bool:
         """Make results durable, then release them; False where the output takes no more."""
@@ -227,6 +222,11 @@ class Collector:
             self.world.raise_floor(floor)
 
     # What is in flight
+
+    async def work_in_flight(self) -> dict[Life, Work]:
+        """What each episode in flight has behind its boundary."""
+        work = await self.world.work()
+        return {life: work[rollout_id] for rollout_id, life in self.ledger.open.items() if rollout_id in work}
 
     def totals(self) -> Totals:
         """Of this start and those before."""

@@ -140,15 +140,6 @@ class CheckpointTable(Table):
     """Checkpoints that are kept."""
     single_writer: bool = False
     """Accept a store without exclusive create, on your word that no second collector can ever run."""
-    token_env: str | None = None
-    """Kept for servers in other processes, which are asked with a token; refused until a run can have some."""
-
-    @field_validator("token_env")
-    @classmethod
-    def _has_no_effect(cls, name: str | None) -> str | None:
-        if name is not None:
-            raise ValueError("all servers of a run are in its own process, and none asks for a token; remove the key")
-        return name
 
     @model_validator(mode="after")
     def _has_url(self) -> "CheckpointTable":

@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+from anyio.streams.memory import MemoryObjectSendStream
 
 from participants import (
     ControlPlane,
@@ -42,6 +43,7 @@ class EmbeddedWorld:
     agent: SimpleAgent
     resources: dict[str, ResourcesServer]
     fleet: Fleet | None
+    notice_s: float = 0.0
 
     @property
     def holders(self) -> list[Holder[Any]]:
@@ -58,9 +60,10 @@ class EmbeddedWorld:
                 refused[life] = failure_of_dispatch(error)
         return refused
 
-    def results(self) -> AsyncIterator[Result]:
+    async def read_results(self, send: MemoryObjectSendStream[Result]) -> None:
         """Each once."""
-        return self.environment.results()
+        async for result in self.environment.results():
+            await send.send(result)
 
     async def check(self, results: Sequence[Result]) -> None:
         """Nobody is lost."""
@@ -87,10 +90,10 @@ class EmbeddedWorld:
         except (StoreError, AttributeError, KeyError, TypeError, ValueError):
             return Work()  # A malformed record saves nothing; its dispatch says what is wrong with it.
 
-    async def work_in_flight(self) -> dict[Life, Work]:
+    async def work(self) -> dict[str, Work]:
         """Of the agent."""
         return {
-            held.life: Work(
+            held.life.rollout_id: Work(
                 held.state.activation.state["steps"], held.state.activation.state["usage"].get("output_tokens", 0)
             )
             for held in self.agent.held()
@@ -166,6 +169,38 @@ async def run_world(config: Config, parts: Parts, store: Store | None) -> AsyncI
         holders: list[Holder[Any]] = [environment, model, agent, *parts.resources.values()]
         fleet = await _control(stack, holders, store) if store else None
         yield EmbeddedWorld(environment, model, agent, parts.resources, fleet)
+
+
+class EmbeddedWorlds:
+    """The one world of a run whose participants are in its own process."""
+
+    def __init__(self, config: Config, parts: Parts) -> None:
+        """The parts are made already."""
+        self._config = config
+        self._parts = parts
+        self._world: EmbeddedWorld | None = None
+
+    @asynccontextmanager
+    async def open(self, store: Store | None) -> AsyncIterator[None]:
+        """Run them."""
+        async with run_world(self._config, self._parts, store) as self._world:
+            yield
+
+    async def look(self) -> None:
+        """There is nothing to look at."""
+
+    async def world(self) -> EmbeddedWorld:
+        """Always the same."""
+        assert self._world is not None
+        return self._world
+
+    async def recover(self, lost: Lost, rows: int) -> None:
+        """Nobody is lost."""
+
+    async def watch_endpoint(self) -> None:
+        """Where it is the configuration's own."""
+        if isinstance(self._parts.upstream, Endpoint):
+            await self._parts.upstream.watch()
 
 
 @asynccontextmanager

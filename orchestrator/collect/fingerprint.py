@@ -26,8 +26,13 @@ def fingerprint(config: Config, rollouts: Sequence[Rollout]) -> dict[str, str]:
         "parameters": _digest(config.model.parameters),
         "agent": _digest(config.agent.model_dump()),
     }
+    for role, server in sorted(config.fleet.servers.items()) if config.fleet else ():
+        if server.server is not None:  # Of all that the table says, only this changes what the run means.
+            fields[role] = _digest({"server": server.server, "code": _code_digest(role, server.server)})
     for name, table in sorted(config.resources.items()):
-        fields[f"resources.{name}"] = _digest({**table.model_dump(), "code": _code_digest(name, table.server)})
+        fields[f"resources.{name}"] = _digest(
+            {**table.model_dump(), "code": _code_digest(f"resources.{name}", table.server)}
+        )
     return fields
 
 
@@ -56,9 +61,9 @@ def _digest(value: object) -> str:
     return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
 
-def _code_digest(name: str, target: str) -> str:
+def _code_digest(role: str, target: str) -> str:
     """Of the source file that defines a server, so that edited code is not taken for the same run."""
-    module = import_target(f"resources.{name}", target)
+    module = import_target(role, target)
     try:
         return hashlib.sha256(inspect.getsource(module).encode()).hexdigest()[:16]
     except (OSError, TypeError):

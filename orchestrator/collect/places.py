@@ -1,9 +1,9 @@
 """Where a run may write: over nothing that it reads, and into no folder that something else of it owns.
 
-The output, its failures and the temporary files of their merge are replaced whole; the segments, the checkpoint store
-and the capture folder belong each to one writer. Two places are the same where they come to one file or folder, be it
-through links, a `file://` URL or doubled slashes. All of this is seen before a run is claimed, since the merge comes
-last and would find it too late.
+The output, its failures and the temporary files of their merge are replaced whole; the segments, the checkpoint store,
+the capture folder and that of the fleet belong each to one writer. Two places are the same where they come to one file
+or folder, be it through links, a `file://` URL or doubled slashes. All of this is seen before a run is claimed, since
+the merge comes last and would find it too late.
 """
 
 import errno
@@ -25,6 +25,7 @@ _SCHEMES = {"s3a": "s3", "gcs": "gs"}
 """Other names of the same storage."""
 OUTPUT, FAILURES = "run.output", "the failures file beside run.output"
 SEGMENTS, STORE, CAPTURE = "the segments beside run.output", "checkpoint.url", "capture.folder"
+FLEET = "fleet.folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,8 @@ def _written(output: str) -> dict[str, Place]:
 
 def _folders(config: Config) -> dict[str, Place]:
     capture = config.capture.folder if config.capture else None
-    named = {SEGMENTS: f"{config.run.output}.segments", STORE: config.checkpoint.url, CAPTURE: capture}
+    fleet = config.fleet.folder if config.fleet else None
+    named = {SEGMENTS: f"{config.run.output}.segments", STORE: config.checkpoint.url, CAPTURE: capture, FLEET: fleet}
     return {what: Place.of(location) for what, location in named.items() if location}
 
 

@@ -93,7 +93,7 @@ def _short(value: Any) -> str:
 async def facts_of(collector: Collector, checkpoints: Checkpoints | None) -> dict[str, Any]:
     """How far the run is, for programs."""
     ledger, tally = collector.ledger, collector.tally
-    in_flight, age = await collector.world.work_in_flight(), collector.checkpoint_age_s()
+    in_flight, age = await collector.work_in_flight(), collector.checkpoint_age_s()
     flight, risk = in_flight.values(), checkpoints and checkpoints.at_risk(in_flight)
     return {
         "done": len(ledger.done),

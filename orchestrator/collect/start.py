@@ -1,17 +1,20 @@
 """Where a start of a run begins: what earlier starts left, and what of it counts.
 
 With checkpoints, in this order: check that it is the same run (before claiming, so that a refusal disturbs nobody);
-claim an epoch; read the lower segments and fix their lengths with a seal; adopt the epoch everywhere; restore what the
-head has and the output does not. Without them there is no claim and no lock: finished rows are kept, nothing else.
+claim an epoch; read the lower segments and fix their lengths with a seal; adopt the epoch everywhere; let servers that
+outlived their controller go on with the lives that are whole; restore what the head has of the others and the output
+does not. Without them there is no claim and no lock: finished rows are kept, nothing else.
 
     crash                  what is left
     anywhere before the    a claim whose segment is empty; the next start does the same again
     first dispatch
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from participants import Floor
+from participants.fences import position
 from store import (
     Chain,
     Checkpoint,
@@ -32,10 +35,12 @@ from .config import OtherRun, StoreGone
 from .fingerprint import check_accepted, check_same
 from .rows import Rollout
 from .saved import Totals
-from .segments import ROWS_ONLY, Found, Header, Kept, Segments
+from .segments import ROWS_ONLY, Found, Header, Kept, Segments, final_lines
+from .sorting import sort_out, standing
 from .world import World
 
 RESTORE_TIMEOUT_S = 600.0
+RETIRE_TIMEOUT_S = 20.0
 NOT_IN_DATASET = "the input has no such row any more: it was removed or changed"
 
 
@@ -51,9 +56,13 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What earlier starts left that counts."""
+    """What earlier epochs left that counts."""
 
     lines: list[Kept] = field(default_factory=list)
+    adopted: Sequence[Life] = ()
+    """Which servers that outlived their controller go on with."""
+    retired: Sequence[Life] = ()
+    """Which some of them had, and which were not whole."""
     scope: Sequence[Life] = ()
     restarts: Sequence[Life] = ()
     dropped: Mapping[Life, str] = field(default_factory=dict)
@@ -146,20 +155,49 @@ async def seal_and_read(store: Store, controller: Controller, segments: Segments
     return below
 
 
-async def restore_head(
+async def go_on(
     store: Store,
     controller: Controller,
     world: World,
-    below: _Segments,
+    lines: Sequence[Kept],
+    written: Collection[str],
     rollouts: Mapping[str, Rollout],
-    done: Mapping[str, Kept],
 ) -> Before:
-    """Adopt the epoch everywhere, and restore what the head has, the output has not and the input still has."""
+    """Adopt the epoch everywhere, let go on what is whole, and restore what the head has of everything else.
+
+    `lines` are those that count, `written` the lives of all that were ever written, `rollouts` what the input has.
+    """
     assert world.fleet is not None
-    fleet, _ = await adopt(world.fleet, controller.epoch)
+    fleet, answers = await adopt(world.fleet, controller.epoch, Floor())
+    done = final_lines(lines).keys()
+    found = sort_out(standing(fleet, answers), written, rollouts.keys() - done)
+    floor = min((position(life) for life in found.going_on), default=Floor(controller.epoch, 0))
     world.fleet = fleet
-    if controller.head is None:
-        return Before(below.lines)
+    await world.release(found.written)
+    await world.end(found.broken, RETIRE_TIMEOUT_S)
+    world.fleet = fleet.with_floor(floor)
+    world.raise_floor(floor)
+    before = Before(list(lines), adopted=found.going_on, retired=found.broken)
+    if controller.head is not None:
+        going_on = {life.rollout_id for life in found.going_on}
+        before = await _restore_head(store, controller, world, before, rollouts, done, going_on)
+    taken = {life.rollout_id for life in (*before.scope, *before.restarts)}
+    again = [life for life in found.broken if life.rollout_id in rollouts and life.rollout_id not in taken | done]
+    return replace(before, restarts=(*before.restarts, *again))
+
+
+async def _restore_head(
+    store: Store,
+    controller: Controller,
+    world: World,
+    before: Before,
+    rollouts: Mapping[str, Rollout],
+    done: Collection[str],
+    going_on: Collection[str],
+) -> Before:
+    """What the head has, the output has not, the input still has and nobody goes on with."""
+    assert world.fleet is not None
+    assert controller.head is not None
     checkpoint = await open_checkpoint(store, controller.head)
     await checkpoint.verify_own()
     manifest = checkpoint.manifest
@@ -167,13 +205,15 @@ async def restore_head(
     dropped = {
         life: NOT_IN_DATASET for life in lives if life.rollout_id not in rollouts and life.rollout_id not in done
     }
-    scope = tuple(x for x in manifest.scope if x.rollout_id in rollouts and x.rollout_id not in done)
+    wanted = rollouts.keys() - {*done, *going_on}
+    scope = tuple(life for life in manifest.scope if life.rollout_id in wanted)
     if scope:
         round_id = controller.next_round()
-        await restore(fleet, round_id, controller.head, scope, timeout_s=RESTORE_TIMEOUT_S)
-        await resume(fleet, round_id)
+        await restore(world.fleet, round_id, controller.head, scope, timeout_s=RESTORE_TIMEOUT_S)
+        await resume(world.fleet, round_id)
+    restarts = tuple(life for life in manifest.restarts if life.rollout_id not in going_on)
     totals = Totals.of(await checkpoint.state())
-    return Before(below.lines, scope, manifest.restarts, dropped, totals)
+    return replace(before, scope=scope, restarts=restarts, dropped=dropped, totals=totals)
 
 
 async def rows_only(segments: Segments, fields: Mapping[str, str], wishes: Wishes) -> tuple[int, Found]:

@@ -4,11 +4,12 @@ Nothing here fails because a participant is lost: whoever asks one waits until i
 that it is lost, which ends the epoch and everything that waits in it.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 import anyio
+from anyio.streams.memory import MemoryObjectSendStream
 
 from participants import Code, Floor, ParticipantError, Result
 from participants.wire import INFRASTRUCTURE
@@ -28,12 +29,14 @@ class World(Protocol):
 
     fleet: Fleet | None
     """Through which they are controlled; None without a store."""
+    notice_s: float
+    """How long it may take from a loss until `watch` knows of it."""
 
     async def dispatch(self, rows: Mapping[Life, Mapping[str, Any]]) -> dict[Life, dict[str, Any]]:
         """Start episodes, or continue them after a restore; gives the failures of those that are refused."""
 
-    def results(self) -> AsyncIterator[Result]:
-        """Finished episodes as they come, some perhaps again; nothing while admission is closed. Never ends."""
+    async def read_results(self, send: MemoryObjectSendStream[Result]) -> None:
+        """Pass on finished episodes as they come, some perhaps again; none while admission is closed. Never ends."""
 
     async def check(self, results: Sequence[Result]) -> None:
         """Return once it is known that no failure among these comes of a participant that is lost."""
@@ -47,8 +50,8 @@ class World(Protocol):
     async def saved(self, rollout_ids: Sequence[str]) -> dict[str, Work]:
         """What restored rollouts that are about to be dispatched need not do again."""
 
-    async def work_in_flight(self) -> dict[Life, Work]:
-        """What each episode in flight has behind its boundary."""
+    async def work(self) -> dict[str, Work]:
+        """What each rollout that is here has behind its boundary."""
 
     async def blocking(self) -> list[Life]:
         """Every life with a step in flight that a checkpoint waits for."""
@@ -66,14 +69,20 @@ class World(Protocol):
 class Worlds(Protocol):
     """Where the participants of a run come from, for one epoch after the other."""
 
-    def open(self, store: Store | None) -> AbstractAsyncContextManager["Worlds"]:
+    def open(self, store: Store | None) -> AbstractAsyncContextManager[None]:
         """Have them run while the context is open."""
 
-    async def world(self) -> World:
-        """As they are now, for a new epoch, which nobody has adopted yet. Raises CoordinationError."""
+    async def look(self) -> None:
+        """Refuse what can be refused before anything is claimed. Raises ServersGone."""
 
-    async def recover(self, lost: Lost) -> None:
-        """Return once those that were lost are there again, started anew or by somebody else. Raises ServersGone."""
+    async def world(self) -> World:
+        """As they are now, for a new epoch, which nobody has adopted yet. Raises ServersGone."""
+
+    async def recover(self, lost: Lost, rows: int) -> None:
+        """Return once those that were lost are there again, started anew or by somebody else. Raises ServersGone.
+
+        `rows` is how many this start has delivered so far, which tells whether it gets on.
+        """
 
     async def watch_endpoint(self) -> None:
         """Tell of an endpoint that does not answer, until cancelled."""

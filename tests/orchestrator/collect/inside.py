@@ -19,7 +19,7 @@ from orchestrator.collect import (
     open_world,
 )
 from orchestrator.collect.segments import Header, Writer, final_lines
-from orchestrator.collect.start import Wishes, restore_head, seal_and_read
+from orchestrator.collect.start import Wishes, go_on, seal_and_read
 from participants import Reply
 from store import Controller, Life, Store, claim, open_store
 
@@ -101,7 +101,7 @@ async def inside(config: Config, upstream: OneTool) -> AsyncIterator[Inside]:
         below = await seal_and_read(store, controller, segments, Wishes())
         done = final_lines(below.lines)
         by_id = {rollout.rollout_id: rollout for rollout in rollouts}
-        before = await restore_head(store, controller, world, below, by_id, done)
+        before = await go_on(store, controller, world, below.lines, (), by_id)
         writer = Writer(segments, controller.epoch)
         await writer.begin(Header())
         ledger = RunLedger.begin(controller.epoch, rollouts, done, before.scope, before.restarts)

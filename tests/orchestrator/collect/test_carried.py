@@ -7,9 +7,17 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from orchestrator.collect import Collector, Config, RunLedger, collect, load_rollouts, open_segments, open_world
+from orchestrator.collect import (
+    Collector,
+    Config,
+    Options,
+    RunLedger,
+    collect,
+    load_rollouts,
+    open_segments,
+    open_world,
+)
 from orchestrator.collect.collector import FLOOR_STEP
-from orchestrator.collect.run import Options
 from orchestrator.collect.segments import Writer
 from participants import Floor
 from store import Fenced, claim

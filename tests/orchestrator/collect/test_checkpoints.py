@@ -31,7 +31,7 @@ async def finished(at: Inside) -> None:
 
 async def at_risk(at: Inside) -> Work:
     """What no checkpoint has of the work in flight."""
-    return at.checkpoints.at_risk(await at.world.work_in_flight())
+    return at.checkpoints.at_risk(await at.collector.work_in_flight())
 
 
 async def test_work_is_at_risk_from_its_boundary_until_the_next_checkpoint(tmp_path: Path) -> None:

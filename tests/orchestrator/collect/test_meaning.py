@@ -98,7 +98,7 @@ def test_checkpoints_are_off_unless_enabled_and_paths_are_relative_to_the_file(t
         (
             "[resources",
             '[checkpoint]\ntoken_env = "T"\n[resources',
-            r"checkpoint\.token_env: all servers .* remove",
+            r"checkpoint\.token_env: there is no such key",
         ),
         ('input = "rows.jsonl"', "", "either input or task_set"),
         ("[resources", "[checkpoint]\nenabled = true\n[resources", "needs a url"),

@@ -1,0 +1,162 @@
+"""The servers of a run, as its `[fleet]` says: started, attached to or adopted, and brought back where some are lost.
+
+    mode       at the beginning                      where one is lost                   at the end
+    start      ends what a killed start left,        is started again                    all are stopped
+               starts all anew
+    adopt      goes on with what a killed start      is started again                    all are stopped
+               left, starts what is missing
+    attach     all must answer                       is waited for as long as `start_s`  all go on
+
+A worker that dies alone is started again by its own server. Nothing is brought back for ever: where servers were lost
+`max_restarts` times in a row without a row in between, the run ends, and the same command continues it.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+
+from participants.serving import Endpoint
+from store import Store
+
+from ..deployment import Deployment, DeploymentError, FleetTable, NotAnswering, NotUp
+from ..errors import ControlFailed, CoordinationError
+from ..fleet import Fleet, discover
+from ..links import HttpLink, http_client
+from .collector import Emit
+from .config import Config
+from .served import ServedWorld
+from .world import Lost
+
+PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0)
+"""Before the first, second and each later try in a row to bring servers back."""
+AGAIN_S = 0.2
+
+
+class ServersGone(CoordinationError):
+    """The run cannot go on without servers that are lost, or did not come up."""
+
+    what = "the run cannot go on without its servers"
+    hint = "Every row is kept, and the same command continues from the last checkpoint"
+
+
+class ServedWorlds:
+    """One fleet for all epochs of one start."""
+
+    def __init__(self, config: Config, table: FleetTable, emit: Emit, *, path: Path | None, patience_s: float) -> None:
+        """`path` is the folder of servers of one's own; another controller of the folder is waited for so long.
+
+        Raises ConfigError where the variable with the endpoint's key is not set.
+        """
+
+        def tell(event: str, facts: Mapping[str, Any]) -> None:
+            emit(event, dict(facts))
+
+        self._table = table
+        self._emit = emit
+        self._patience_s = patience_s
+        self._deployment = Deployment(config, table, path=path, tell=tell)
+        self._endpoint = None if table.mode == "attach" else Endpoint(config.model, self._tell_endpoint)
+        self._base_url = config.model.base_url
+        self._client: httpx.AsyncClient | None = None
+        self._run_id = ""
+        self._in_row, self._rows = 0, 0
+
+    def __repr__(self) -> str:
+        return f"<ServedWorlds {self._table.mode} {self._deployment.folder}>"
+
+    def _tell_endpoint(self, message: str) -> None:
+        self._emit("endpoint", {"base_url": self._base_url, "message": message})
+
+    async def look(self) -> None:
+        """What is attached to must answer. Raises DeploymentError."""
+        if self._table.mode == "attach":
+            await self._deployment.attach()
+
+    @asynccontextmanager
+    async def open(self, store: Store | None) -> AsyncIterator[None]:
+        """Whatever runs here is stopped in the end."""
+        self._run_id = store.run_id if store is not None else ""
+        async with self._deployment:
+            try:
+                yield
+            finally:
+                if self._client is not None:
+                    await self._client.aclose()
+
+    async def world(self) -> ServedWorld:
+        """The servers as they are now; the first time they are started. Raises ServersGone, DeploymentError."""
+        try:
+            if self._client is None:
+                await self._begin()
+            return ServedWorld(await self._discover(), self._ended)
+        except (NotUp, NotAnswering) as error:
+            raise ServersGone(error.failures) from error
+
+    async def _begin(self) -> None:
+        if self._table.mode == "start":
+            await self._deployment.start(self._patience_s)
+        elif self._table.mode == "adopt":
+            await self._deployment.adopt(self._patience_s)
+        self._client = http_client(self._deployment.token)
+
+    async def _discover(self) -> Fleet:
+        """Every worker of every server; one that is being replaced is waited for."""
+        assert self._client is not None
+        links = [HttpLink(server.url, self._client) for server in self._deployment.servers]
+        deadline = anyio.current_time() + self._table.start_s
+        while True:
+            try:
+                return await discover(links, self._run_id)
+            except ControlFailed as error:
+                if anyio.current_time() > deadline or self._deployment.lost():
+                    raise ServersGone(error.failures) from error
+            await anyio.sleep(AGAIN_S)
+
+    def _ended(self) -> Lost:
+        return {server.role: f"its process {server.ended}" for server in self._deployment.lost()}
+
+    async def recover(self, lost: Lost, rows: int) -> None:
+        """Start again what has ended, or wait for what somebody else runs. Raises ServersGone."""
+        for name, why in lost.items():
+            self._emit("server_lost", {"server": name, "message": f"{name} is lost: {why}"})
+        self._in_row = 0 if rows > self._rows else self._in_row
+        self._rows = rows
+        while True:
+            if self._in_row >= self._table.max_restarts:
+                times = f"{self._in_row} times in a row without a row in between: see max_restarts in [fleet]"
+                raise ServersGone({name: f"{why}; servers were lost {times}" for name, why in lost.items()})
+            await anyio.sleep(PAUSES_S[min(self._in_row, len(PAUSES_S) - 1)])
+            self._in_row += 1
+            try:
+                await self._bring_back()
+                return
+            except (NotUp, NotAnswering) as error:
+                if self._table.mode == "attach":
+                    raise ServersGone(error.failures) from error
+                lost = error.failures
+                self._emit("servers_not_back", {"message": str(error)})
+            except DeploymentError as error:
+                raise ServersGone({name: str(error) for name in lost}) from error
+
+    async def _bring_back(self) -> None:
+        for server in self._deployment.lost():
+            await self._deployment.restart(server.role)
+        if self._table.mode != "attach":
+            for role in await self._deployment.unanswering():  # What hangs is there, and answers nobody.
+                if self._is_here(role):
+                    await self._deployment.restart(role)
+        if wrong := await self._deployment.unanswering(self._table.start_s):
+            raise NotAnswering(wrong)
+
+    def _is_here(self, role: str) -> bool:
+        return any(server.role == role and server.pid is not None for server in self._deployment.servers)
+
+    async def watch_endpoint(self) -> None:
+        """Look whether it answers; what waits there the model servers know."""
+        if self._endpoint is not None:
+            async with self._endpoint:
+                await self._endpoint.watch()
