@@ -7,6 +7,7 @@ supervisor that hands the socket on.
 import contextlib
 import logging
 import socket
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 import anyio
 import uvicorn
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from participants import data_app
 from participants.channels import UVICORN_OPTIONS, Channels, channel_route, workers_route
@@ -65,6 +67,23 @@ class Recorder:
             self.holding -= 1
 
 
+async def until_held(recorder: Recorder, count: int) -> None:
+    """Return once so many calls of `/hold` are being served."""
+    while recorder.holding < count:
+        recorder.held = anyio.Event()
+        await recorder.held.wait()
+
+
+async def settled(count: Callable[[], int], still_s: float = 0.5) -> int:
+    """A count once it has not changed for so long: sockets have no event for having nothing more to say."""
+    last, since = count(), time.monotonic()
+    while time.monotonic() - since < still_s:
+        await anyio.sleep(0.01)
+        if count() != last:
+            last, since = count(), time.monotonic()
+    return last
+
+
 class _Server(uvicorn.Server):
     """Leaves signals to the program around it."""
 
@@ -81,12 +100,11 @@ class Worker:
         self.url = url_of(self.socket)
 
     @asynccontextmanager
-    async def serving(self, app: Starlette, ws: str = "") -> AsyncIterator[None]:
-        """Serve while the block runs; then the connections are cut off."""
-        options = {**UVICORN_OPTIONS, **({"ws": ws} if ws else {})}
+    async def serving(self, app: ASGIApp, *, stop_s: int = STOP_S) -> AsyncIterator[None]:
+        """Serve while the block runs; then the connections are closed, and calls have `stop_s` to end."""
         config = uvicorn.Config(
             app, http="httptools", loop="none", lifespan="off", log_config=None, access_log=False,
-            timeout_graceful_shutdown=STOP_S, **options,
+            timeout_graceful_shutdown=stop_s, **UVICORN_OPTIONS,
         )  # fmt: skip
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         server = _Server(config)

@@ -1,0 +1,1 @@
+"""Channels: frames, both ends of a connection, and forwarding between workers."""

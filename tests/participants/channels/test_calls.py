@@ -1,0 +1,222 @@
+"""Calls over a channel on a real socket: they are what they are over HTTP, and many are held at once."""
+
+import os
+from typing import Any
+
+import aiohttp
+import anyio
+import httpx
+import pytest
+
+from participants.channels import CHANNEL_PATH
+from participants.channels.outbox import MAX_WAITING_BYTES
+from participants.channels.server import PROTOCOL_ERROR
+from participants.data import CallId, Reply, Request
+from participants.errors import Code, ParticipantError
+from participants.peer import HttpPeer
+from store import Life
+from tests.support.channels import Recorder, served, settled, until_held
+
+pytestmark = [pytest.mark.real, pytest.mark.anyio]
+
+ROLE = "resources.main"
+LIFE, CALL = Life("r0", 1, 0, 3), CallId("agent.main", 2, 0)
+HELD = 5000
+
+
+async def outcome(peer: Any, request: Request) -> Any:
+    """What a call comes to, without what only HTTP says."""
+    try:
+        reply = await peer.call(request)
+    except ParticipantError as error:
+        return error.code, error.message, error.details
+    return reply.status, reply.body
+
+
+async def test_a_request_is_the_same_over_a_channel_and_over_http() -> None:
+    """Life, call id, body, route and headers arrive, and nothing of the envelope or of the transport."""
+    headers = {"X-Resources-Session-Id": "s", "cookie": "a=b; c=d", "authorization": "Bearer x", "x-word": "ü"}
+    request = Request(route="/add", body={"word": "ü", "n": [1.5, None]}, life=LIFE, call=CALL, headers=headers)
+    recorder = Recorder()
+    async with served(recorder) as (channels, urls):
+        reply = await channels.peer(urls[0], ROLE).call(request)
+        headers.pop("x-word")  # Which HTTP cannot carry.
+        async with httpx.AsyncClient() as http:
+            await HttpPeer(urls[0], ROLE, http).call(Request(route="/add", body=1, life=LIFE, headers=headers))
+    over_channel, over_http = recorder.asked
+    assert (reply.status, reply.body["body"]) == (200, request.body)
+    assert (over_channel.route, over_channel.body, over_channel.life) == ("/add", request.body, LIFE)
+    assert over_channel.call == CALL
+    assert over_channel.headers == {**over_http.headers, "x-word": "ü"}
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request(route="/x", body={}),
+        Request(route="/x", body={}, call=CALL),
+        Request(route="/x", body={}, life=LIFE, call=CALL),
+        Request(route="/rollouts/r0/1.0.3/x", body={}),
+        Request(route="/rollouts/r0/1.0.3/x", body={}, life=Life("r0", 1, 0, 4)),
+        Request(route="/rollouts/r0/0.0.3/x", body={}),
+        Request(route="/text", body={}, life=LIFE),
+        Request(route="/full", body={}, life=LIFE),
+        Request(route="/closed", body={}, life=LIFE),
+        Request(route="/like", body={}, life=LIFE),
+    ],
+    ids=lambda value: None,
+)
+async def test_who_may_call_and_what_is_answered_is_the_same_as_over_http(request_: Request, epoch: int) -> None:
+    """The same refusals of identity, the same errors, and an answer that only looks like an error stays one."""
+
+    def closed(_: Request) -> Reply:
+        raise ParticipantError(Code.ADMISSION_CLOSED, "a checkpoint", {"retry_after_s": 2})
+
+    answers = {
+        "/text": lambda _: Reply(200, "42"),
+        "/full": lambda _: Reply(507, {"full": True}),
+        "/closed": closed,
+        "/like": lambda _: Reply(400, {"error": {"code": "internal", "message": "of a tool"}}),
+    }
+    recorder = Recorder(epoch=epoch, answers=answers)
+    async with served(recorder) as (channels, urls), httpx.AsyncClient() as http:
+        over_channel = await outcome(channels.peer(urls[0], ROLE), request_)
+        over_http = await outcome(HttpPeer(urls[0], ROLE, http), request_)
+    assert over_channel == over_http
+    assert len(set(map(repr, recorder.asked))) == (1 if recorder.asked else 0)
+
+
+async def test_a_defect_of_a_handler_is_an_error_and_harms_no_other_call(caplog: pytest.LogCaptureFixture) -> None:
+    """What it raises, what is not JSON and what asks for a stream: `internal` or refused, and the next call works."""
+
+    def broken(_: Request) -> Reply:
+        raise ZeroDivisionError("oops")
+
+    async def chunks() -> Any:
+        yield b"data: 1\n\n"
+
+    recorder = Recorder(answers={
+        "/raises": broken, "/object": lambda _: Reply(200, object()), "/streams": lambda _: Reply(200, 1, {}, chunks()),
+    })  # fmt: skip
+    async with served(recorder) as (channels, urls):
+        peer = channels.peer(urls[0], ROLE)
+        found = [await outcome(peer, Request(route=route, body={})) for route in ("/raises", "/object", "/streams")]
+        assert (await peer.call(Request(route="/x", body={}))).ok
+    assert [code for code, _, _ in found] == [Code.INTERNAL, Code.INTERNAL, Code.INVALID_REQUEST]
+    assert "oops" in found[0][1]
+    assert "not JSON" in found[1][1]
+
+
+async def test_thousands_of_calls_are_held_over_one_connection() -> None:
+    """They cost a handful of descriptors, and each gets its own answer, in whatever order they are made."""
+    recorder, replies = Recorder(), dict[int, Any]()
+    async with served(recorder) as (channels, urls):
+        peer = channels.peer(urls[0], ROLE)
+        before = len(os.listdir("/proc/self/fd"))
+
+        async def hold(n: int) -> None:
+            call = Request(route="/hold", body=n, life=Life(f"r{n}", 1, 0, n), call=CALL)
+            replies[n] = (await peer.call(call)).body["body"]
+
+        async with anyio.create_task_group() as group:
+            for n in range(HELD):
+                group.start_soon(hold, n)
+            await until_held(recorder, HELD)
+            descriptors = len(os.listdir("/proc/self/fd")) - before
+            recorder.release.set()
+    assert descriptors <= 6
+    assert replies == {n: n for n in range(HELD)}
+
+
+async def test_answers_come_in_any_order() -> None:
+    """A call that is held holds up none that is made after it."""
+    recorder = Recorder()
+    async with served(recorder) as (channels, urls), anyio.create_task_group() as group:
+        peer = channels.peer(urls[0], ROLE)
+        group.start_soon(peer.call, Request(route="/hold", body={}))
+        await recorder.held.wait()
+        for n in range(3):
+            assert (await peer.call(Request(route="/x", body=n))).body["body"] == n
+        recorder.release.set()
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_who_gives_up_ends_what_ends_with_its_client_and_nothing_else(ends: bool) -> None:
+    """A model call is cancelled, a tool goes on to its end; other calls on the connection notice nothing."""
+    recorder = Recorder(ends_with_client=ends)
+    async with served(recorder) as (channels, urls):
+        peer = channels.peer(urls[0], ROLE)
+        async with anyio.create_task_group() as group:
+            group.start_soon(peer.call, Request(route="/hold", body={}))
+            await recorder.held.wait()
+            group.cancel_scope.cancel()
+        assert (await peer.call(Request(route="/x", body={}))).ok  # Behind the word that it was given up.
+        assert (recorder.cancelled, recorder.holding) == ((1, 0) if ends else (0, 1))
+        recorder.release.set()
+    assert recorder.cancelled == (1 if ends else 0)
+
+
+async def test_large_bodies_pass_both_ways() -> None:
+    """Far beyond what a web server takes for a WebSocket message of its own accord."""
+    body = {"text": "ü" * 20 * 2**20}
+    async with served(Recorder()) as (channels, urls):
+        reply = await channels.peer(urls[0], ROLE).call(Request(route="/x", body=body))
+    assert reply.body["body"] == body
+
+
+async def test_a_reply_that_is_too_large_is_an_error_of_that_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is sent that would break the connection."""
+    monkeypatch.setattr("participants.channels.frames.MAX_FRAME_BYTES", 1000)
+    recorder = Recorder(answers={"/long": lambda _: Reply(200, "y" * 1000)})
+    async with served(recorder) as (channels, urls):
+        peer = channels.peer(urls[0], ROLE)
+        with pytest.raises(ParticipantError, match=r"the reply has \d+ bytes") as caught:
+            await peer.call(Request(route="/long", body={}))
+        assert (await peer.call(Request(route="/x", body={}))).ok
+    assert caught.value.code is Code.INTERNAL
+
+
+async def test_a_client_that_does_not_read_stops_the_server_from_reading() -> None:
+    """Replies pile up to the limit, and further calls wait in the client; when it reads again, all are answered."""
+    big = "y" * 2**20
+    recorder = Recorder(answers={"/big": lambda _: Reply(200, big)})
+    async with served(recorder) as (_, urls), aiohttp.ClientSession() as session:
+        socket = await session.ws_connect(urls[0] + CHANNEL_PATH, max_msg_size=0)
+        count = 200
+        async with anyio.create_task_group() as group:
+
+            async def ask() -> None:
+                for n in range(count):
+                    await socket.send_bytes(b'{"i":%d,"route":"/big","body":"%s"}' % (n, b"x" * 2**19))
+
+            group.start_soon(ask)
+            begun = await settled(lambda: len(recorder.asked))
+            assert begun < count / 2
+            assert begun * 2**20 < 12 * MAX_WAITING_BYTES
+            for _ in range(count):
+                await socket.receive()
+        await socket.close()
+    assert len(recorder.asked) == count
+
+
+async def test_a_web_page_is_turned_away() -> None:
+    """What comes with an Origin is no client of ours."""
+    async with served(Recorder()) as (_, urls), aiohttp.ClientSession() as session:
+        with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+            await session.ws_connect(urls[0] + CHANNEL_PATH, origin="http://somewhere")
+    assert caught.value.status == 403
+
+
+async def test_what_is_no_frame_closes_the_connection() -> None:
+    """With 1002 and what is wrong; calls that it had sent before go on."""
+    recorder = Recorder()
+    async with served(recorder) as (_, urls), aiohttp.ClientSession() as session:
+        socket = await session.ws_connect(urls[0] + CHANNEL_PATH)
+        await socket.send_bytes(b'{"i":1,"route":"/hold","body":null}')
+        await recorder.held.wait()
+        await socket.send_bytes(b'{"i":"x"}')
+        message = await socket.receive()
+        assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, PROTOCOL_ERROR)
+        assert (recorder.holding, recorder.cancelled) == (1, 0)
+        recorder.release.set()
