@@ -179,7 +179,11 @@ def failures_of(outcomes: Sequence[Outcome[Any]]) -> dict[str, BaseException | s
 
 
 async def adopt(fleet: Fleet, epoch: int, floor: Floor | None = None) -> tuple[Fleet, dict[str, Adopted]]:
-    """Make a newly claimed epoch known everywhere, before anything else. Raises ControlFailed."""
+    """Make a newly claimed epoch known everywhere, before anything else. Raises ControlFailed.
+
+    Without a floor every older life ends. With `Floor()` all go on: `orchestrator.adoption` says from the answers which
+    of them are whole, and the floor that the fleet should have then.
+    """
     lifted = replace(fleet, epoch=epoch, floor=max(fleet.floor, floor or Floor(epoch, 0)))
 
     def message(member: Member) -> Adopt:

@@ -29,6 +29,7 @@ from .gate import Gate
 from .holder import Held, Holder
 from .routing import AGENT_SESSION_HEADER
 from .wire import Modes
+from .work import Count, of_response, of_state
 
 __all__ = ["SESSION_HEADER", "Activation", "Agent", "Final", "Next", "OutOfTime", "Session", "StepContext"]
 
@@ -95,16 +96,17 @@ class Agent(Holder[Session]):
                 held = await self._enter(request)
                 return await self.once(held, request, lambda: self._activate(held, request))
             case "/run":
-                return await self._run(await self._enter(request, creates=True), request)
+                return await self._run(await self._enter(request, dispatches=True), request)
             case "/acknowledge" if request.life is not None:
+                self.check_adopted(request.life)
                 self.finish(request.life)
                 return Reply(200, {})
         raise ParticipantError(Code.INVALID_REQUEST, f"{self.role} has no route {request.route}")
 
-    async def _enter(self, request: Request, *, creates: bool = False) -> Held[Session]:
+    async def _enter(self, request: Request, *, creates: bool = False, dispatches: bool = False) -> Held[Session]:
         """The life's state; for a client that sends none, that of its session, or one for this call alone."""
         if request.life is not None:
-            return await self.enter(request.life, creates=creates)
+            return await self.enter(request.life, creates=creates, dispatches=dispatches)
         session_id = request.headers.get(SESSION_HEADER) or request.body.get("agent_session_id", "")
         found = self._uncaptured.get(session_id) if isinstance(session_id, str) else None
         if found is not None:
@@ -145,7 +147,7 @@ class Agent(Holder[Session]):
         if session.scope is not None:
             session.scope.cancel()
         async with session.lock:
-            session.activation = None
+            session.activation, session.asked = None, False
         self._uncaptured.pop(session.session_id, None)
         return Reply(200, {"agent_session_id": _session_id(request), "agent_observations": []})
 
@@ -282,6 +284,7 @@ class Agent(Holder[Session]):
             "config": session.config,
             "episode": export_episode(session.episode),
             "activation": activation and {name: getattr(activation, name) for name in Activation.__slots__},
+            "asked": session.asked,
         }
 
     def import_state(self, payload: Any) -> Session:
@@ -292,7 +295,24 @@ class Agent(Holder[Session]):
             payload["config"],
             activation and Activation(**activation),
             import_episode(payload["episode"]),
+            payload.get("asked", activation is not None),
         )
+
+    def needs(self, held: Held[Session]) -> set[str]:
+        """Also the model, once a step has asked it: it holds replies and beginnings of the life from then on."""
+        return super().needs(held) | ({self.model.role} if held.state.asked else set())
+
+    def is_lost(self, state: Session) -> bool:
+        """Under its own `/run`: whether the episode failed because a participant was lost."""
+        return state.episode is not None and state.episode.is_lost
+
+    def work_of(self, held: Held[Session]) -> tuple[Count, int | None]:
+        """What its state counts; all of it, of its own episode past its activation."""
+        return _worked(held.state)
+
+    def work_in(self, payload: Any) -> tuple[Count, int | None]:
+        """The same of a record."""
+        return _worked(self.import_state(payload["state"]))
 
 
 class _OwnActivation:
@@ -324,6 +344,13 @@ def _continues(activation: Activation | None, request: Request) -> bool:
 
 def _advance(held: Held[Session], episode: Episode) -> int:
     return max(episode.boundary + 1, held.state.next_boundary)
+
+
+def _worked(session: Session) -> tuple[Count, int | None]:
+    if session.episode is not None and (found := of_response(session.episode.response)) is not None:
+        return found, None
+    activation = session.activation
+    return (of_state(activation.state), activation.boundary) if activation else ((0, 0), 0)
 
 
 def _is_restart(episode: Episode | None) -> bool:

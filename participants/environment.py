@@ -36,7 +36,7 @@ from .gate import Gate
 from .holder import Held, Holder
 from .hooks import each
 from .owner import Result
-from .wire import INFRASTRUCTURE, Dispatched, Modes, Refused
+from .wire import Dispatched, Modes, Refused
 from .work import Count, of_response
 
 __all__ = ["EnvironmentServer", "Result"]
@@ -244,8 +244,7 @@ class EnvironmentServer(Holder[_State]):
 
     def is_lost(self, state: _State) -> bool:
         """Whether the episode failed because a participant was lost."""
-        failure = state.episode.failure if state.episode else None
-        return failure is not None and failure["class"] in INFRASTRUCTURE
+        return state.episode is not None and state.episode.is_lost
 
     def work_of(self, held: Held[_State]) -> tuple[Count, None] | None:
         """All of it, of an episode past its activation."""

@@ -23,6 +23,7 @@ from .errors import Code, ParticipantError
 from .gate import Gate, StepMode
 from .holder import Held
 from .run_bodies import asked_of, episode_id_of, flat_reply, same_task, typed_reply
+from .wire import INFRASTRUCTURE
 
 RETRY_CLOSED_S = 0.05
 log = logging.getLogger("midflight.environment")
@@ -94,6 +95,11 @@ class Episode:
     episode_id: Mapping[str, Any] | None = None
     observations: Any = field(default_factory=list)
     """What the agent had to say when its session was closed."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it failed because a participant was lost."""
+        return self.failure is not None and self.failure["class"] in INFRASTRUCTURE
 
     def check_same(self, asked: "Episode", life: Life) -> None:
         """Refuse another task under the same life."""

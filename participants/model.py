@@ -16,16 +16,15 @@ With a capture ledger each call that has ended is a row of its life's, durable b
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from store import CheckpointId, Life
 
 from .backends.lazy import LazyCapabilities
 from .backends.probe import Asks
-from .capturing import Capture, Captured
+from .capturing import Capture
 from .cuts import Continue, Policy, Prefix, always_continue
 from .cuts.emitting import as_stream
 from .cuts.stored import dump_prefix, load_prefix
@@ -37,90 +36,18 @@ from .generating import Generator, Made
 from .generations import checked, parse
 from .holder import Held, Holder
 from .ledger import Ledger
+from .model_state import ModelState, cut_of
 from .replies import Kept
 from .staged_cuts import StagedCuts
 from .streams import EVENT_STREAM, PassingStream, replayed
 from .upstream import ListsModels, Upstream
 from .wire import Modes
+from .work import Count, at_newest, of_reply
 
 ROUTES = frozenset({"/v1/responses", "/v1/chat/completions", "/v1/completions"})
 MODELS = "/v1/models"
-MAX_UNNAMED_CUTS = 16
-"""Of one life: beginnings of calls without an id whose clients have gone, and may never ask again."""
 PROBE_PATIENCE_S = 2.0
 """How long a new generation waits while the backend is being probed; then it cannot be cut, and goes on."""
-
-
-@dataclass(slots=True, eq=False)
-class Undelivered:
-    """A finished reply that its client has not had yet."""
-
-    reply: Reply
-    waiting: bool = False
-    """The call that it was made for is still there, and nobody else is given it."""
-
-
-@dataclass(slots=True)
-class ModelState:
-    """What the model server holds of one life, beside the kept replies."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    """`calls`; of them `generated`, and `served` from what was kept or held."""
-    undelivered: dict[str, list[Undelivered]] = field(default_factory=dict)
-    """Of calls without an id, by the digest of the request."""
-    cuts: list[Cut] = field(default_factory=list)
-    """Beginnings of generations that nobody is making any more, for whoever asks again."""
-    flights: set[Flight] = field(default_factory=set)
-    streams: set[PassingStream] = field(default_factory=set)
-    captured: Captured = field(default_factory=Captured)
-
-    def hold(self, digest: str, reply: Reply, *, waiting: bool = False) -> Undelivered:
-        """It is finished, and nobody has it yet."""
-        item = Undelivered(reply, waiting)
-        self.undelivered.setdefault(digest, []).append(item)
-        return item
-
-    def drop(self, digest: str, item: Undelivered) -> None:
-        """It is delivered."""
-        items = self.undelivered.get(digest, [])
-        if item in items:
-            items.remove(item)
-        if not items:
-            self.undelivered.pop(digest, None)
-
-    def take(self, digest: str) -> Reply | None:
-        """A reply to such a request that nobody has had and nobody waits for, once."""
-        item = next((each for each in self.undelivered.get(digest, ()) if not each.waiting), None)
-        if item is None:
-            return None
-        self.drop(digest, item)
-        return item.reply
-
-    def take_cut(self, request: Request) -> Prefix | None:
-        """The beginning of the answer to such a request, once; forgets what its caller has moved past."""
-        if not self.cuts:
-            return None
-        call = request.call
-        self.cuts = [cut for cut in self.cuts if call is None or not cut.is_before(call)]
-        cut = next((cut for cut in self.cuts if cut.answers(request)), None)
-        if cut is None:
-            return None
-        self.cuts.remove(cut)
-        return cut.prefix
-
-    def keep_cut(self, request: Request, prefix: Prefix | None) -> None:
-        """A generation has ended before it was whole. Of calls without an id only the newest beginnings are kept."""
-        if prefix is None or not (prefix.ids or prefix.staged):
-            return
-        self.cuts.append(cut_of(request, prefix))
-        unnamed = [cut for cut in self.cuts if not cut.call]
-        if len(unnamed) > MAX_UNNAMED_CUTS:
-            self.cuts.remove(unnamed[0])
-
-
-def cut_of(request: Request, prefix: Prefix) -> Cut:
-    """The beginning of the answer to a request."""
-    return Cut(str(request.call) if request.call else "", request.digest, prefix)
 
 
 class ModelServer(Holder[ModelState]):
@@ -484,6 +411,18 @@ class ModelServer(Holder[ModelState]):
         rows = self.capture.rows(held.life, state.captured)
         return {"counts": dict(state.counts), "undelivered": undelivered, "cuts": cuts, "ledger": rows}
 
+    def work_of(self, held: Held[ModelState]) -> tuple[Count, int]:
+        """Of the newest boundary: whole replies, and the tokens of what is not finished."""
+        kept = [(call, of_reply(item.reply.body)) for call, item in held.replies if item.reply is not None]
+        cuts = [(cut.call, cut.prefix) for cut in held.state.cuts]
+        flying = [(str(flight.request.call or ""), flight.prefix()) for flight in held.state.flights]
+        return at_newest([*kept, *_begun([*cuts, *flying])])
+
+    def work_in(self, payload: Any) -> tuple[Count, int]:
+        """The same of a record."""
+        kept = [(CallId.parse(reply["call"]), of_reply(reply["body"])) for reply in payload["replies"]]
+        return at_newest([*kept, *_begun((cut.call, cut.prefix) for cut in self.import_state(payload["state"]).cuts)])
+
     def import_state(self, payload: Mapping[str, Any]) -> ModelState:
         """The state again."""
         state = ModelState(Counter({str(key): int(value) for key, value in payload["counts"].items()}))
@@ -497,3 +436,10 @@ class ModelServer(Holder[ModelState]):
 def _forget_unfinished(held: Held[ModelState], call: CallId, kept: Kept) -> None:
     if kept.reply is None:
         held.replies.finish(call, kept, None)
+
+
+def _begun(prefixes: Iterable[tuple[str, Prefix | None]]) -> Iterator[tuple[CallId, Count]]:
+    for call, prefix in prefixes:
+        if call and prefix is not None:
+            staged = prefix.staged.count if prefix.staged is not None else 0
+            yield CallId.parse(call), (0, len(prefix.ids or ()) or staged)
