@@ -210,7 +210,9 @@ def _anchored(config: _C, folder: Path) -> _C:
         update={"url": config.checkpoint.url and anchor(config.checkpoint.url, folder)}
     )
     capture = config.capture and config.capture.model_copy(update={"folder": anchor(config.capture.folder, folder)})
-    fleet = config.fleet and config.fleet.model_copy(update={"folder": anchor(config.fleet.folder, folder)})
+    fleet = config.fleet
+    if fleet is not None:  # By its one true name, which tells whose the processes of a fleet are.
+        fleet = fleet.model_copy(update={"folder": os.path.realpath(anchor(fleet.folder, folder))})
     return config.model_copy(update={"run": run, "checkpoint": checkpoint, "capture": capture, "fleet": fleet})
 
 

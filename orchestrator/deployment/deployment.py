@@ -15,7 +15,6 @@ Rules:
 7. The token goes to servers in their environment. It is in no command line, log or state file.
 """
 
-import os
 import sys
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -65,7 +64,7 @@ class Deployment:
     ) -> None:
         """`path` is the folder that servers of one's own are imported from; `tell` hears of each start and end."""
         self._config, self._table, self._path, self._tell = config, table, path, tell
-        self.folder = Path(os.path.realpath(table.folder))
+        self.folder = Path(table.folder)
         self._lock, self._ports = FolderLock(self.folder), Ports()
         self._crew = Crew(self.folder, command, tell)
         self._plan = Plan((), {})
