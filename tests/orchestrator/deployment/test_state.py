@@ -1,4 +1,4 @@
-"""The state file, the token and the ports of a fleet."""
+"""The state file, the token, the ports and the logs of a fleet."""
 
 import json
 import socket
@@ -11,6 +11,7 @@ from orchestrator.deployment import BadState, PortTaken
 from orchestrator.deployment.config import split_address
 from orchestrator.deployment.lock import FolderLock
 from orchestrator.deployment.ports import Ports, url_of
+from orchestrator.deployment.standing import LogReader, told_of_workers
 from orchestrator.deployment.state import STATE, TOKEN, ServerState, kept_token, make_token, read_state, write_state
 
 SERVER = ServerState(
@@ -119,3 +120,20 @@ def test_a_server_at_every_address_is_called_at_one(listen: str, url: str) -> No
 def test_no_token_is_in_a_state() -> None:
     """The record has no place for one."""
     assert not [name for name in json.loads(SERVER.model_dump_json()) if "token" in name]
+
+
+def test_what_servers_say_of_their_workers_is_relayed_and_nothing_else(tmp_path: Path) -> None:
+    """Whole lines, once each, from the moment on that somebody looks; a line that is none is no harm."""
+    log = tmp_path / "log"
+    log.write_bytes(b'{"event": "worker_died", "process": "w0"}\n')
+    reader = LogReader(log)
+    assert reader.new_lines() == []
+    with log.open("ab") as file:
+        file.write(b'{"event": "ready"}\nTraceback of worker_died\n{"event": "worker_died", "process": "w1", ')
+        file.flush()
+        assert [told_of_workers(line) for line in reader.new_lines()] == [None, None]
+        file.write(b'"signal": "SIGKILL", "ts": "now"}\n')
+    [line] = reader.new_lines()
+    assert told_of_workers(line) == {"event": "worker_died", "process": "w1", "signal": "SIGKILL"}
+    assert reader.new_lines() == []
+    assert LogReader(tmp_path / "none").new_lines() == []
