@@ -64,8 +64,6 @@ class Session:
     activation: Activation | None = None
     episode: Episode | None = None
     """Of its own `/run`."""
-    asked: bool = False
-    """Whether a step has asked the model, which holds something of the life from then on."""
     running: bool = False
     finished: anyio.Event = field(default_factory=anyio.Event)
     lock: anyio.Lock = field(default_factory=anyio.Lock)
@@ -123,7 +121,6 @@ class StepContext:
         """Call the model, `/v1/responses` or `/v1/chat/completions`; a replay step. Raises OutOfTime."""
         call = self._next_call(route)
         await self._steps.enter_async_context(self._gate.step(self.life, "model call", "replay"))
-        self._held.state.asked = True
         began, left = self._gate.active_time(), self.time_left_s
         try:
             async with self._gate.time_limit(left, "a model call"):
@@ -175,6 +172,7 @@ class StepContext:
         *,
         park: bool = False,
     ) -> Reply:
+        self._held.touched.add(peer.role)
         life = on_the_wire(self.life)
         request = Request(route=route, body=body, life=life, call=call if life else None, headers=headers)
         while True:

@@ -127,7 +127,7 @@ class Agent(Holder[Session]):
             with self.working(held):
                 reply = await serve(held, request)
             if request.route == CLOSE:
-                held.waited.clear()  # Nothing is between this life and anybody any more.
+                held.forget_peers()  # Nothing is between this life and anybody any more.
             elif request.call is not None:
                 held.count_wait(request.call.caller, _session_id(request))
             return reply
@@ -147,7 +147,7 @@ class Agent(Holder[Session]):
         if session.scope is not None:
             session.scope.cancel()
         async with session.lock:
-            session.activation, session.asked = None, False
+            session.activation = None
         self._uncaptured.pop(session.session_id, None)
         return Reply(200, {"agent_session_id": _session_id(request), "agent_observations": []})
 
@@ -284,7 +284,6 @@ class Agent(Holder[Session]):
             "config": session.config,
             "episode": export_episode(session.episode),
             "activation": activation and {name: getattr(activation, name) for name in Activation.__slots__},
-            "asked": session.asked,
         }
 
     def import_state(self, payload: Any) -> Session:
@@ -295,12 +294,7 @@ class Agent(Holder[Session]):
             payload["config"],
             activation and Activation(**activation),
             import_episode(payload["episode"]),
-            payload.get("asked", activation is not None),
         )
-
-    def needs(self, held: Held[Session]) -> set[str]:
-        """Also the model, once a step has asked it: it holds replies and beginnings of the life from then on."""
-        return super().needs(held) | ({self.model.role} if held.state.asked else set())
 
     def is_lost(self, state: Session) -> bool:
         """Under its own `/run`: whether the episode failed because a participant was lost."""

@@ -233,7 +233,7 @@ class EpisodeRunner:
                     episode = replace(episode, observations=reply.body.get("agent_observations", []))
             except ParticipantError as error:
                 errors.append(error)
-        held.waited.clear()  # Nothing is between this life and anybody any more.
+        held.forget_peers()  # Nothing is between this life and anybody any more.
         if errors:
             raise errors[0]
         return replace(episode, step=plan.then)
@@ -258,6 +258,7 @@ class EpisodeRunner:
         return peer
 
     async def _call(self, held: Held[Any], episode: Episode, peer: Peer, route: str, body: Any, k: int) -> Reply:
+        held.touched.add(peer.role)
         life = on_the_wire(held.life)
         call = CallId(self.role, episode.boundary, k) if life else None
         headers = {

@@ -35,6 +35,8 @@ class Held(Generic[State]):
     replies: Replies = field(default_factory=Replies)
     waited: dict[tuple[str, str], int] = field(default_factory=dict)
     """(role of the peer, session) to the number of completed calls of mode `wait` with it, made or answered."""
+    touched: set[str] = field(default_factory=set)
+    """Roles of the peers that have been called for it, and so may hold something of it."""
     scopes: set[anyio.CancelScope] = field(default_factory=set)
     idle: anyio.Event = field(default_factory=anyio.Event)
     """Set once a stopped life has no work left."""
@@ -52,6 +54,11 @@ class Held(Generic[State]):
         self.scopes.discard(scope)
         if self.stopped and not self.scopes:
             self.idle.set()
+
+    def forget_peers(self) -> None:
+        """Nothing is between this life and anybody any more."""
+        self.waited.clear()
+        self.touched.clear()
 
     def count_wait(self, peer: str, session: str) -> None:
         """One more call of mode `wait` with that peer is complete."""

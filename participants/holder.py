@@ -160,7 +160,7 @@ class Holder(Reports[State]):
         try:
             waited = {(peer, session): count for peer, session, count in payload["waited"]}
             replies = Replies.load(payload["replies"])
-            return Held(life, self.import_state(payload["state"]), replies, waited)
+            return Held(life, self.import_state(payload["state"]), replies, waited, set(payload.get("touched", ())))
         except (KeyError, TypeError, ValueError) as error:
             raise ParticipantError(
                 Code.CORRUPT_CHECKPOINT, f"the record of {life.rollout_id} at {self.role} is malformed: {error!r}"
@@ -172,6 +172,7 @@ class Holder(Reports[State]):
             "state": self.export_state(held),
             "replies": held.replies.export(),
             "waited": [[peer, session, count] for (peer, session), count in held.waited.items()],
+            "touched": sorted(held.touched),
         }
 
     @contextmanager
@@ -329,7 +330,9 @@ class Holder(Reports[State]):
             "restored": len(self._brought),
             "parked": self.gate.parked,
             "kept_replies": sum([held.replies.count for held in self._held.values()]),
+            "stopping": len(self._stopping),
             "refused": self.refused,
+            "fenced": len(self.fences),
         }
 
     def adopted(self, epoch: int) -> None:

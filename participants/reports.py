@@ -53,7 +53,7 @@ class Reports(ABC, Generic[State]):
 
     def needs(self, held: Held[State]) -> set[str]:
         """The roles that hold something without which this life cannot go on."""
-        return {role for role, _ in held.waited}
+        return {role for role, _ in held.waited} | held.touched
 
     def is_lost(self, state: State) -> bool:
         """Whether a state is that of an episode that ended because a participant was lost."""
