@@ -12,7 +12,7 @@ if _TYPE_CHECKING:
     from .config import FleetTable, ServerTable
     from .crew import RunningServer, Tell
     from .deployment import Deployment, deployed
-    from .failures import BadState, DeploymentError, FolderTaken, NoFleet, NotAnswering, NotUp, PortTaken
+    from .failures import BadState, DeploymentError, FolderTaken, NoFleet, NotAnswering, NotOurs, NotUp, PortTaken
 
 __all__ = [
     "BadState",
@@ -22,6 +22,7 @@ __all__ = [
     "FolderTaken",
     "NoFleet",
     "NotAnswering",
+    "NotOurs",
     "NotUp",
     "PortTaken",
     "RunningServer",

@@ -16,6 +16,7 @@ Rules:
 """
 
 import sys
+import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -32,7 +33,7 @@ from participants.serving.spec import ServerSpec
 from .asking import problems_with
 from .config import FleetTable
 from .crew import Crew, RunningServer, Tell
-from .failures import NoFleet, NotAnswering
+from .failures import DeploymentError, NoFleet, NotAnswering, NotOurs
 from .lock import FolderLock
 from .plan import TOKEN_ENV, Plan, addresses, elsewhere, make_plan, roles_of, same_programs
 from .ports import Ports, url_of
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
 
 COMMAND = (sys.executable, "-P", "-m", "midflight", "serve", "--spec")
 """What starts a server; the file of its spec follows. -P: modules beside the caller are none of ours."""
+
+LOOK_S = 0.2
+"""Between two looks for servers that somebody else runs."""
 
 
 def _nobody(event: str, facts: dict[str, Any]) -> None:
@@ -143,9 +147,30 @@ class Deployment:
         await self._kill_left(but=same - wrong.keys())
 
     async def attach(self) -> list[RunningServer]:
-        """Use servers that somebody else runs, once all of them answer. Raises DeploymentError."""
+        """Use servers that somebody else runs, once all of them answer; start_s is how long they are waited for.
+
+        Called again it looks for them anew, wherever they are now. Raises DeploymentError.
+        """
+        deadline, first = time.monotonic() + self._table.start_s, not self._attached
+        while True:
+            problem: DeploymentError
+            try:
+                await self._look_for_servers()
+                wrong = await self.unanswering()
+                if not wrong:
+                    return self.servers
+                problem = NotAnswering(wrong)
+            except NoFleet as error:
+                problem = error
+            if time.monotonic() >= deadline or (first and isinstance(problem, NoFleet)):
+                raise problem
+            await anyio.sleep(LOOK_S)
+
+    async def _look_for_servers(self) -> None:
+        """Where the file and the state say that they are. Raises NoFleet, BadState, ConfigError."""
         state = await anyio.to_thread.run_sync(read_state, self.folder)
         self._token = await anyio.to_thread.run_sync(self._find_token)
+        self._close_watched()
         self._watched = await anyio.to_thread.run_sync(_survivors, await _of_this_boot(state))
         for role in roles_of(self._config):
             url, found = self._table.server(role).url, state.find(role) if state else None
@@ -156,9 +181,11 @@ class Deployment:
             else:
                 pid = found.pid if role in self._watched else None
                 self._attached[role] = RunningServer(role, found.url, pid, found.workers, Path(found.log), False)
-        if wrong := await self.unanswering(self._table.start_s):
-            raise NotAnswering(wrong)
-        return self.servers
+
+    def _close_watched(self) -> None:
+        for process in self._watched.values():
+            process.close()
+        self._watched = {}
 
     def _attached_server(self, role: str) -> RunningServer | None:
         server, watched = self._attached.get(role), self._watched.get(role)
@@ -205,8 +232,10 @@ class Deployment:
     async def restart(self, role: str) -> RunningServer:
         """Start a server that was lost, at the same address and with the same peers.
 
-        What is left of the lost one is killed first. Raises DeploymentError; KeyError for one that does not run here.
+        What is left of the lost one is killed first. Raises DeploymentError.
         """
+        if role not in self._crew:
+            raise NotOurs(role)
         spec = self._plan.spec(role)
         await self._crew.clear(role)
         await self._ports.keep(role, spec.listen)
@@ -232,8 +261,7 @@ class Deployment:
         with anyio.CancelScope(shield=True):
             if self._crew:
                 self._killed += await self._crew.end(self._table.shutdown_s)
-        for process in self._watched.values():
-            process.close()
+        self._close_watched()
         self._ports.close()
         self._lock.release()
         return self._killed

@@ -6,6 +6,7 @@ DeploymentError       says what is wrong and what to do about it
 ├── NotUp             a server died, or was not ready in time, when it was started
 ├── NoFleet           there is nothing to attach to, or no token to ask it with
 ├── NotAnswering      a server does not answer as what it should be
+├── NotOurs           a server that somebody else runs cannot be started from here
 └── BadState          the state file says nothing that can be used
 """
 
@@ -75,6 +76,15 @@ class NotAnswering(DeploymentError):
         self.failures = dict(failures)
         told = "; ".join(f"{role} {why}" for role, why in sorted(failures.items()))
         super().__init__(f"{told}. Start what is down, or correct its url or the token")
+
+
+class NotOurs(DeploymentError):
+    """A server that somebody else runs."""
+
+    code = "not_ours"
+
+    def __init__(self, role: str) -> None:
+        super().__init__(f"{role} is run by somebody else, and cannot be started from here. Start it where it is run")
 
 
 class BadState(DeploymentError):

@@ -22,6 +22,7 @@ from orchestrator.deployment import (
     FolderTaken,
     NoFleet,
     NotAnswering,
+    NotOurs,
     NotUp,
     PortTaken,
     RunningServer,
@@ -235,6 +236,14 @@ async def test_attaching_starts_and_ends_nothing(tmp_path: Path) -> None:
             await attached.attach()
             kill(by_role(deployment)["agent.main"])
             assert (await lost(attached)).role == "agent.main"
+            with pytest.raises(NotOurs, match=r"agent\.main is run by somebody else"):
+                await attached.restart("agent.main")
+            await lost(deployment)
+            async with anyio.create_task_group() as group:
+                group.start_soon(deployment.restart, "agent.main")
+                await attached.attach()
+            assert attached.lost() == []
+            assert by_role(attached)["agent.main"].pid == by_role(deployment)["agent.main"].pid
 
 
 async def test_attaching_to_nothing_says_what_to_do(tmp_path: Path) -> None:
@@ -341,5 +350,6 @@ def test_errors_have_codes_that_stay() -> None:
         "NotUp": "not_up",
         "NoFleet": "no_fleet",
         "NotAnswering": "not_answering",
+        "NotOurs": "not_ours",
         "BadState": "bad_state",
     }
