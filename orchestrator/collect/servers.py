@@ -143,12 +143,14 @@ class ServedWorlds:
                 raise ServersGone({name: str(error) for name in lost}) from error
 
     async def _bring_back(self) -> None:
+        if self._table.mode == "attach":
+            await self._deployment.attach()  # They may be somewhere else by now.
+            return
         for server in self._deployment.lost():
             await self._deployment.restart(server.role)
-        if self._table.mode != "attach":
-            for role in await self._deployment.unanswering():  # What hangs is there, and answers nobody.
-                if self._is_here(role):
-                    await self._deployment.restart(role)
+        for role in await self._deployment.unanswering():  # What hangs is there, and answers nobody.
+            if self._is_here(role):
+                await self._deployment.restart(role)
         if wrong := await self._deployment.unanswering(self._table.start_s):
             raise NotAnswering(wrong)
 
