@@ -1,5 +1,6 @@
 """`midflight serve`: a participant in processes of its own."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,7 +8,6 @@ import typer
 
 from store import InvalidInput
 
-from .exits import Exit
 from .target import parse_option
 
 Kinds = Annotated[
@@ -39,13 +39,15 @@ def serve(
     token_env: Annotated[
         str | None, typer.Option(help="Environment variable with the control token; no control plane without.")
     ] = None,
-    path: Annotated[str | None, typer.Option(help="A folder to import from before any other.")] = None,
+    path: Annotated[str | None, typer.Option(help="A folder to import from; without --spec the current one.")] = None,
     shutdown_s: Annotated[float | None, typer.Option(help="How long SIGTERM leaves work in flight; 10.")] = None,
 ) -> None:
     """Serve a participant in one or several processes, until SIGTERM."""
     # Here and not above: no other command waits until the participants are imported.
     from participants.serving import ConfigError, parse_spec
+    from participants.serving.logs import start_logs
     from participants.serving.spec import load_document
+    from participants.serving.supervisor import cannot_start
     from participants.serving.supervisor import serve as supervise
 
     given = {
@@ -58,7 +60,7 @@ def serve(
         "single_writer": single_writer or None,
         "capture": capture,
         "token_env": token_env,
-        "path": path,
+        "path": path or (None if spec else os.getcwd()),
         "shutdown_s": shutdown_s,
         "peers": _pairs(peer, "--peer"),
     }
@@ -70,8 +72,8 @@ def serve(
             document[place] = {**(document.get(place) or {}), **_options(option)}
         parsed = parse_spec(document, str(spec) if spec else "the options")
     except ConfigError as error:
-        typer.echo(f"cannot start: {error}", err=True)
-        raise typer.Exit(Exit.REFUSED) from error
+        start_logs({"kind": kind, "name": name})
+        raise typer.Exit(cannot_start(error)) from error
     raise typer.Exit(supervise(parsed))
 
 

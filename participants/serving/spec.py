@@ -15,6 +15,7 @@ from .settings import ConfigError, JSONTable, Seconds, Table, problem_of
 
 Kind = Literal["environment", "agent", "model", "resources"]
 MAX_WORKERS = 256
+_ANY = ("0.0.0.0", "::")
 _NEEDS = {"environment": "agent", "agent": "model"}
 """Of which kind each one needs exactly one peer; those have resources servers as well, and others no peers."""
 
@@ -24,6 +25,8 @@ def split_address(text: str) -> tuple[str, int]:
     parts = urlsplit(f"//{text}")
     if not parts.hostname or parts.port is None or parts.path or "@" in text:
         raise ValueError(f"{text!r} is no host:port, such as 127.0.0.1:8000; port 0 takes a free one")
+    if parts.hostname in _ANY:
+        raise ValueError(f"{text!r} is no address to be called at; name the one at which others reach this host")
     return parts.hostname, parts.port
 
 
@@ -81,6 +84,8 @@ class ServerSpec(Table):
             raise ValueError(str(error)) from error
         self._check_server()
         self._check_peers()
+        if self.store is not None and self.token_env is None:
+            raise ValueError("store is of no use without token_env: nothing is committed without a control plane")
         return self
 
     def _check_server(self) -> None:

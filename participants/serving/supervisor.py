@@ -19,41 +19,32 @@ the workers at once, and so does the end of `shutdown_s`.
 """
 
 import contextlib
-import ctypes
 import gc
 import logging
 import os
-import selectors
 import signal
 import socket
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from types import FrameType
-from typing import Any, NoReturn
-
-import orjson
-
-from store import StoreError
+from typing import Any
 
 from .board import Board
+from .ears import Ears
+from .forked import BUG, FINE, REFUSED, be_worker
 from .holders import check_spec
 from .logs import start_logs, tell
 from .settings import ConfigError
 from .sockets import bind, url_of
 from .spec import ServerSpec, split_address
-from .worker import Seat, work
+from .worker import Seat
 
 READY = "ready: "
 """The first line on stdout begins with this; the public URL follows."""
 RETRY_S = 1.0
-FINE, REFUSED, STORE_FAILED, BUG = 0, 2, 4, 70
-_HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
-_PR_SET_PDEATHSIG = 1
-_MAX_TOLD = 2000
-"""Characters of an error in a note, which must fit into one write to a pipe."""
 
 
 class Stage(Enum):
@@ -107,20 +98,36 @@ class _Worker:
 def serve(spec: ServerSpec) -> int:
     """Run the server until it is told to stop; the exit code."""
     start_logs({"kind": spec.kind, "name": spec.name, "process": "supervisor"})
+    stdout = _keep_stdout()
     try:
         if spec.path is not None:
             sys.path.insert(0, spec.path)
         check_spec(spec)
         public, privates = _bind_all(spec)
     except ConfigError as error:
-        tell("cannot_start", level=logging.ERROR, message=str(error))
-        return REFUSED
+        return cannot_start(error)
     urls = tuple(url_of(private) for private in privates)
     seats = [Seat(number, urls, public, private) for number, private in enumerate(privates)]
+    if (threads := threading.active_count()) > 1:
+        tell("threads", level=logging.WARNING, count=threads, message="imports have left threads, which workers lack")
     gc.collect()
     gc.freeze()  # No collection of a worker copies pages only to look at what all have in common.
-    with _Ears() as ears:
-        return _Supervisor(spec, seats, ears).run()
+    with Ears() as ears:
+        return _Supervisor(spec, seats, ears, stdout).run()
+
+
+def cannot_start(error: ConfigError) -> int:
+    """Say why in one line; the exit code."""
+    tell("cannot_start", level=logging.ERROR, message=str(error))
+    return REFUSED
+
+
+def _keep_stdout() -> int:
+    """Where the ready line goes; whatever else is printed, as by somebody's module, goes to stderr from now on."""
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    return stdout
 
 
 def _bind_all(spec: ServerSpec) -> tuple[socket.socket, list[socket.socket]]:
@@ -132,67 +139,10 @@ def _bind_all(spec: ServerSpec) -> tuple[socket.socket, list[socket.socket]]:
         raise ConfigError(f"{spec.role}: cannot listen on {spec.listen}: {error.strerror or error}") from error
 
 
-class _Ears:
-    """Signals and the workers' notes, as pipes that can be waited for."""
-
-    def __init__(self) -> None:
-        self._signals_out, signals_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._notes_out, self.notes_in = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self._notes_out, False)
-        self._signals_in = signals_in
-        self._notes = b""
-        self._selector = selectors.DefaultSelector()
-        self.stops: list[signal.Signals] = []
-        """Every SIGTERM and SIGINT so far."""
-
-    def __enter__(self) -> "_Ears":
-        for number in _HEARD:
-            signal.signal(number, self._hear)
-        signal.set_wakeup_fd(self._signals_in, warn_on_full_buffer=False)
-        for descriptor in (self._signals_out, self._notes_out):
-            self._selector.register(descriptor, selectors.EVENT_READ)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.set_wakeup_fd(-1)
-        self._selector.close()
-
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        if number != signal.SIGCHLD:
-            self.stops.append(signal.Signals(number))
-
-    def listen(self, timeout_s: float | None) -> list[dict[str, object]]:
-        """Wait until something happens; the notes that have come."""
-        self._selector.select(timeout_s)
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self._signals_out, 4096):
-                pass
-        with contextlib.suppress(BlockingIOError):
-            while chunk := os.read(self._notes_out, 65536):
-                self._notes += chunk
-        *lines, self._notes = self._notes.split(b"\n")
-        return [orjson.loads(line) for line in lines]
-
-    @contextlib.contextmanager
-    def deaf(self) -> Iterator[None]:
-        """Hold signals back, so that a fork is over before any is handled in either process."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
-        try:
-            yield
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
-
-    def forget(self) -> None:
-        """In a worker: nothing of the supervisor's is heard. A Ctrl-C of a terminal is the supervisor's alone."""
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, lambda number, frame: None)  # Not SIG_IGN, which children would inherit.
-
-
 class _Supervisor:
-    def __init__(self, spec: ServerSpec, seats: list[Seat], ears: _Ears) -> None:
+    def __init__(self, spec: ServerSpec, seats: list[Seat], ears: Ears, stdout: int) -> None:
         self._spec = spec
+        self._stdout = stdout
         self._ears = ears
         self._workers = [_Worker(seat) for seat in seats]
         self._board = Board(len(seats))
@@ -204,12 +154,11 @@ class _Supervisor:
         for worker in self._workers:
             self._start(worker)
         while any(worker.pid for worker in self._workers) or self._stage is not Stage.STOPPING:
-            for note in self._ears.listen(self._until_next()):
-                self._take(note)
+            self._listen(self._until_next())
             self._reap()
             self._start_due()
             self._obey()
-        tell("stopped", exit_code=self._code)
+        self._tell_end("stopped", exit_code=self._code)
         return self._code
 
     # Starting
@@ -220,34 +169,26 @@ class _Supervisor:
         self._board.begin(worker.seat.number)
         parent = os.getpid()
         with self._ears.deaf():
-            pid = os.fork()
-            if pid == 0:
-                self._be(worker.seat, parent)
-        worker.pid = pid
+            try:
+                worker.pid = os.fork()
+            except OSError as error:
+                tell("fork_failed", level=logging.ERROR, process=worker.seat.process, message=str(error))
+                worker.start_at = time.monotonic() + RETRY_S
+                return
+            if worker.pid == 0:
+                others = [other.seat for other in self._workers if other is not worker]
+                be_worker(self._spec, worker.seat, others, self._board, self._ears, parent)
 
-    def _be(self, seat: Seat, parent: int) -> NoReturn:
-        """Everything that happens in the new process."""
-        code = BUG
-        try:
-            _die_with(parent)
-            self._ears.forget()
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
-            for other in self._workers:
-                if other.seat is not seat:
-                    other.seat.private.close()
-            code = _worked(self._spec, seat, self._board, self._note)
-        finally:
-            os._exit(code)
+    def _listen(self, timeout_s: float | None) -> None:
+        """Wait until something happens, and take what workers have noted."""
+        for note in self._ears.listen(timeout_s):
+            for worker in self._workers:
+                if worker.pid == note["pid"]:
+                    self._take(worker, note)
 
-    def _note(self, note: dict[str, object]) -> None:
-        os.write(self._ears.notes_in, orjson.dumps({"pid": os.getpid(), **note}) + b"\n")
-
-    def _take(self, note: dict[str, object]) -> None:
-        worker = next((worker for worker in self._workers if worker.pid == note["pid"]), None)
-        if worker is None:
-            return
+    def _take(self, worker: _Worker, note: Mapping[str, Any]) -> None:
         if "incarnation" not in note:
-            worker.told, worker.code = str(note["told"]), int(str(note["code"]))
+            worker.told, worker.code = note["told"], note["code"]
             return
         worker.served = True
         tell(
@@ -267,32 +208,32 @@ class _Supervisor:
         url = url_of(seat.public)
         tell("ready", url=url, workers=seat.urls)
         with contextlib.suppress(OSError):
-            sys.stdout.write(f"{READY}{url}\n")
-            sys.stdout.flush()
+            os.write(self._stdout, f"{READY}{url}\n".encode())
 
     # Deaths
 
     def _reap(self) -> None:
-        for worker in self._workers:
-            if worker.pid:
-                pid, status = os.waitpid(worker.pid, os.WNOHANG)
-                if pid:
-                    self._died(worker, status)
+        found = [(worker, *os.waitpid(worker.pid, os.WNOHANG)) for worker in self._workers if worker.pid]
+        dead = [(worker, status) for worker, pid, status in found if pid]
+        if dead:
+            self._listen(0.0)  # What they noted just before.
+        for worker, status in dead:
+            self._died(worker, status)
 
     def _died(self, worker: _Worker, status: int) -> None:
         then = after_death(self._stage, served=worker.served)
         facts: dict[str, Any] = {"process": worker.seat.process, "pid": worker.pid, **fate_of(status)}
-        if then is Then.LEAVE:
-            tell("worker_stopped", **facts)
-        else:
-            tell("worker_died", level=logging.ERROR, **facts, then=then.value)
+        facts |= {"message": worker.told} if worker.told else {}
         worker.pid = 0
-        if then is Then.GIVE_UP:
-            why = worker.told or f"{worker.seat.process} died before it served: {fate_of(status)}"
-            tell("cannot_start", level=logging.ERROR, message=why)
+        if then is Then.LEAVE:
+            self._tell_end("worker_stopped", **facts)
+        elif then is Then.GIVE_UP:
+            facts.setdefault("message", f"{worker.seat.process} died before it served")
+            tell("cannot_start", level=logging.ERROR, **facts)
             self._code = worker.code
             self._stop_by(time.monotonic())
-        elif then is not Then.LEAVE:
+        else:
+            tell("worker_died", level=logging.ERROR, **facts, then=then.value)
             worker.start_at = time.monotonic() + (RETRY_S if then is Then.RETRY else 0.0)
 
     def _start_due(self) -> None:
@@ -313,8 +254,13 @@ class _Supervisor:
             self._kill_at = None
             for worker in self._workers:
                 if worker.pid:
-                    tell("worker_killed", level=logging.WARNING, process=worker.seat.process, pid=worker.pid)
+                    self._tell_end("worker_killed", process=worker.seat.process, pid=worker.pid)
             self._send(signal.SIGKILL)
+
+    def _tell_end(self, event: str, **facts: Any) -> None:
+        """Of a server that could not start, the reason is all there is to say."""
+        if self._code == FINE:
+            tell(event, **facts)
 
     def _stop_by(self, kill_at: float) -> None:
         self._stage, self._kill_at = Stage.STOPPING, kill_at
@@ -331,36 +277,3 @@ class _Supervisor:
         due = [worker.start_at for worker in self._workers if worker.start_at is not None]
         due += [] if self._kill_at is None else [self._kill_at]
         return max(0.0, min(due) - time.monotonic()) if due else None
-
-
-def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl")
-    if os.getppid() != parent:  # It died before it was said.
-        os._exit(BUG)
-
-
-def _worked(spec: ServerSpec, seat: Seat, board: Board, note: Callable[[dict[str, object]], None]) -> int:
-    """Do a worker's work; the exit code. What goes wrong is noted for the supervisor and logged."""
-    try:
-        work(spec, seat, board, lambda incarnation: note({"incarnation": incarnation}))
-    except BaseException as error:
-        bare = _bare(error)
-        code = next((code for kind, code in _CODES if isinstance(bare, kind)), BUG)
-        told = str(bare) if code != BUG else f"{type(bare).__name__}: {bare}"
-        note({"told": told[:_MAX_TOLD], "code": code})
-        if code == BUG:
-            logging.getLogger("midflight.serving").error("a worker failed", exc_info=error)
-        return code
-    return FINE
-
-
-_CODES: tuple[tuple[type[BaseException], int], ...] = ((ConfigError, REFUSED), (StoreError, STORE_FAILED))
-
-
-def _bare(error: BaseException) -> BaseException:
-    """The first error inside groups of them."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
