@@ -137,7 +137,7 @@ async def test_a_life_whose_call_is_on_its_way_is_broken() -> None:
     async with servers() as at:
         pause = await hold_at(at, "before /seed_session")
         found = await at.adopt()
-        assert (found.whole, found.broken) == (frozenset(), {LIFE})
+        assert (found.whole, found.broken) == (frozenset(), frozenset({LIFE}))
         pause.released.set()
 
 

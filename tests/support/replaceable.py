@@ -48,6 +48,12 @@ class Worker:
     plane: ControlPlane
     calls: set[anyio.CancelScope] = field(default_factory=set)
 
+    async def serve(self, request: Request) -> Reply:
+        """One data call."""
+        handler: Any = self.holder
+        reply: Reply = await handler.handle(request)
+        return reply
+
     def die(self) -> None:
         """All of its work ends here and now."""
         for held in self.holder.held():
@@ -71,7 +77,7 @@ class Server:
             worker.calls.add(scope)
             try:
                 with scope:
-                    return await worker.holder.handle(request)
+                    return await worker.serve(request)
             finally:
                 worker.calls.discard(scope)
             if request.call is None:
@@ -153,10 +159,12 @@ async def servers(store: Store | None = None, *, workers: int = 1) -> AsyncItera
             server.holds = made.holds
             return server
 
-        tools = {"resources.main": lambda: tapped("resources.main")}
+        def tools() -> dict[str, Peer]:
+            return {"resources.main": tapped("resources.main")}
+
         makers: dict[str, Callable[[], Holder[Any]]] = {
-            "environment.main": lambda: EnvironmentServer(tapped("agent.main"), {r: p() for r, p in tools.items()}),
-            "agent.main": lambda: SimpleAgent(tapped("model.main"), {r: p() for r, p in tools.items()}),
+            "environment.main": lambda: EnvironmentServer(tapped("agent.main"), tools()),
+            "agent.main": lambda: SimpleAgent(tapped("model.main"), tools()),
             "model.main": lambda: ModelServer(made.upstream),
             "resources.main": counter,
         }
