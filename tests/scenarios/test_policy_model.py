@@ -1,5 +1,6 @@
 """Scenarios 15 to 19: what becomes of model calls in flight, and of the token lineage, at a checkpoint and a crash."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +213,28 @@ async def test_19_a_cut_that_fails_with_its_backend_does_not_block_the_checkpoin
             await after.deliver()
             assert rewards(after) == {"r0": 1.0}
         assert {life: len(calls) for life, calls in stage.seen().calls.items()} == {second: 3}
+
+
+@one
+async def test_19_a_cut_whose_tokens_the_worker_has_lost_is_generated_anew(stage: Stage, tmp_path: Path) -> None:
+    """The checkpoint has the key alone, and the token store went with the backend's disk."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    tokens = ("--token-store", str(folder / "tokens"))
+    task = Task(0, filler=FILLER)
+    with start_backend(folder, *tokens) as own:
+        stage.backend = own
+        stage.hold(task, call=2, after_tokens=CUT)
+        async with stage.epoch() as before:
+            await before.submit([task])
+            await stage.held(1)
+            await before.checkpoint()
+    shutil.rmtree(folder / "tokens")
+    with start_backend(folder, *tokens, port=own.port) as again:
+        stage.backend = again
+        async with stage.epoch() as after:
+            [second] = await after.go_on([task])
+            await after.deliver()
+            assert rewards(after) == {"r0": 1.0}
+            assert await after.count("model", "regenerated_staged_lost") == 1
+        assert stage.seen().continued(second) == [0, 0, 0]
