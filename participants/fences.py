@@ -51,6 +51,10 @@ class Fences:
             f"<Fences {len(self._current)} live, {len(self._fenced)} fenced, floor {self.floor.epoch}.{self.floor.n}>"
         )
 
+    def __len__(self) -> int:
+        """The number of fenced lives."""
+        return len(self._fenced)
+
     @property
     def live(self) -> list[Life]:
         """Every life that may act."""
