@@ -6,14 +6,14 @@ handled as a crash of the controller is, but that nobody has to run the command 
 
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from store import Controller, RootMissing, Store
+from store import Controller, Fenced, RootMissing, Store, StoreError, claim
 
 from ..errors import CoordinationError
 from .checkpoints import Checkpoints
@@ -72,24 +72,48 @@ async def bare_errors() -> AsyncIterator[None]:
         raise error from error.__cause__
 
 
-async def run_epoch(run: Run) -> Lost:
+async def run_epochs(run: Run) -> None:
+    """One after the other, as often as servers are lost and come back. Raises Fenced, ServersGone."""
+    async with AsyncExitStack() as later:
+        while lost := await _run_epoch(run):
+            assert run.store is not None
+            assert run.controller is not None
+            await _refuse_fenced(run)
+            run.summary.servers_lost += len(lost)
+            await run.worlds.recover(lost, run.tally.rows + run.tally.failures)
+            following = claim(run.store, following=run.controller)
+            run.controller = await later.enter_async_context(following)
+            run.wishes = replace(run.wishes, fresh=False, retry_failed=False)
+
+
+async def _refuse_fenced(run: Run) -> None:
+    """Servers that another collector has taken over look as if they were lost."""
+    assert run.controller is not None
+    try:
+        await run.controller.refresh()
+    except Fenced:
+        raise
+    except StoreError:
+        return  # Unreachable for now; the next claim will tell.
+
+
+async def _run_epoch(run: Run) -> Lost:
     """Collect until it is over; gives who is lost where that ended it, and another epoch has to go on."""
     world, lost = await run.worlds.world(), Lost()
+    watching = anyio.CancelScope()
     async with anyio.create_task_group() as group:
-        known = anyio.Event()
 
         async def watch() -> None:
-            lost.update(await world.watch())
-            known.set()
-            group.cancel_scope.cancel()
+            with watching:
+                lost.update(await world.watch())
+                group.cancel_scope.cancel()
 
         group.start_soon(watch)
         try:
             async with bare_errors():
-                await _collect(run, world)
+                await _collect(run, world, watching)
         except CoordinationError:
-            with anyio.move_on_after(world.notice_s):  # What a lost server fails is no failure of the run.
-                await known.wait()
+            await anyio.sleep(world.notice_s)  # What a lost server fails is no failure of the run: this is cancelled.
             raise
         group.cancel_scope.cancel()
     if lost and run.ending.told is not None:
@@ -98,7 +122,8 @@ async def run_epoch(run: Run) -> Lost:
     return lost
 
 
-async def _collect(run: Run, world: World) -> None:
+async def _collect(run: Run, world: World, watching: anyio.CancelScope) -> None:
+    """When everything is delivered nobody is watched any more: nothing depends on the servers then."""
     run.summary.rollouts = len(run.rollouts)
     before, writer = await _begin(run, world)
     decided = final_lines(before.lines)
@@ -128,6 +153,7 @@ async def _collect(run: Run, world: World) -> None:
         _sum_up(run.summary, collector)
         run.tally.continued += ledger.continued
         run.tally.restarted += ledger.restarted
+    watching.cancel()
     if not stopped:
         await finish(run, ledger, [*before.lines, *writer.lines])
 

@@ -30,9 +30,8 @@ def fingerprint(config: Config, rollouts: Sequence[Rollout]) -> dict[str, str]:
         if server.server is not None:  # Of all that the table says, only this changes what the run means.
             fields[role] = _digest({"server": server.server, "code": _code_digest(role, server.server)})
     for name, table in sorted(config.resources.items()):
-        fields[f"resources.{name}"] = _digest(
-            {**table.model_dump(), "code": _code_digest(f"resources.{name}", table.server)}
-        )
+        role = f"resources.{name}"
+        fields[role] = _digest({**table.model_dump(), "code": _code_digest(role, table.server)})
     return fields
 
 

@@ -23,14 +23,14 @@ import anyio.to_thread
 
 from participants import Upstream
 from participants.serving import ConfigError
-from store import DEFAULT_LIMITS, Fenced, Limits, Store, StoreError, claim, open_store
+from store import DEFAULT_LIMITS, Limits, Store, claim, open_store
 
 from .asking import check_parameters
 from .collector import Emit
 from .config import CheckpointTable, Config
 from .embedded import EmbeddedWorlds, make_parts
 from .ending import LONGEST_CLOSE_S, Ending
-from .epoch import Run, bare_errors, run_epoch
+from .epoch import Run, bare_errors, run_epochs
 from .fingerprint import fingerprint
 from .places import check_places, try_places
 from .rows import load_rollouts
@@ -86,7 +86,7 @@ async def collect(
                 run.controller = await stack.enter_async_context(claimed)
             await stack.enter_async_context(worlds.open(store))
             with anyio.CancelScope() as work, ending.stopping_by(work.cancel, close_s):
-                await _epochs(run)
+                await run_epochs(run)
             tell_end()
             told = True
     if not told:
@@ -117,31 +117,6 @@ async def _make_worlds(
     path = options.file.resolve().parent if options.file is not None else None
     beats_s = 3 * config.checkpoint.liveness_beat_s if options.take_over else 0.0
     return ServedWorlds(config, config.fleet, emit, path=path, patience_s=_close_s(config) + beats_s)
-
-
-async def _epochs(run: Run) -> None:
-    """One after the other, as often as servers are lost and come back. Raises Fenced, ServersGone."""
-    async with AsyncExitStack() as later:
-        while lost := await run_epoch(run):
-            assert run.store is not None
-            assert run.controller is not None
-            await _refuse_fenced(run)
-            run.summary.servers_lost += len(lost)
-            await run.worlds.recover(lost, run.tally.rows + run.tally.failures)
-            following = claim(run.store, following=run.controller)
-            run.controller = await later.enter_async_context(following)
-            run.wishes = replace(run.wishes, fresh=False, retry_failed=False)
-
-
-async def _refuse_fenced(run: Run) -> None:
-    """Servers that another collector has taken over look as if they were lost."""
-    assert run.controller is not None
-    try:
-        await run.controller.refresh()
-    except Fenced:
-        raise
-    except StoreError:
-        return  # Unreachable for now; the next claim will tell.
 
 
 def _tell_endpoint(config: Config, emit: Emit, message: str) -> None:

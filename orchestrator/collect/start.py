@@ -29,6 +29,7 @@ from store import (
     open_store,
 )
 
+from ..adoption import standing
 from ..coordination import restore, resume
 from ..fleet import adopt
 from .config import OtherRun, StoreGone
@@ -36,7 +37,7 @@ from .fingerprint import check_accepted, check_same
 from .rows import Rollout
 from .saved import Totals
 from .segments import ROWS_ONLY, Found, Header, Kept, Segments, final_lines
-from .sorting import sort_out, standing
+from .sorting import sort_out
 from .world import World
 
 RESTORE_TIMEOUT_S = 600.0

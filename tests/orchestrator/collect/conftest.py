@@ -14,4 +14,6 @@ from .harness import Run, counter_row
 def run(tmp_path: Path) -> Iterator[Run]:
     """Four rows, checkpoints on the local disk and only when asked for, and calls that can be held."""
     with start_backend(tmp_path) as backend:
-        yield Run(tmp_path, backend, [counter_row(number) for number in range(4)], checkpoint={"interval_s": 0})
+        run = Run(tmp_path, backend, [counter_row(number) for number in range(4)], checkpoint={"interval_s": 0})
+        yield run
+        run.end_servers()

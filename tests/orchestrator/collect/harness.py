@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestrator.deployment.processes import kill_marked
 from participants.servers.counter import CounterServer
 from participants.tools import tools_of
 from store import Life
@@ -48,6 +49,8 @@ class Run:
     model: dict[str, Any] = field(default_factory=dict)
     parameters: dict[str, Any] = field(default_factory=dict)
     capture: dict[str, Any] = field(default_factory=dict)
+    fleet: dict[str, Any] | None = None
+    """The table, with the workers of each role under `workers`; None for participants in the run's own process."""
     server: str = "tests.support.logged_counter:LoggedCounter"
     options: dict[str, Any] = field(default_factory=dict)
     """Of the server, beside those that are always there."""
@@ -82,6 +85,10 @@ class Run:
         if self.checkpoint_url:
             beats = {"interval_s": 0.3, "liveness_beat_s": 0.2}
             tables["checkpoint"] = {"enabled": True, "url": self.checkpoint_url, **beats, **self.checkpoint}
+        if self.fleet is not None:
+            tables["fleet"] = {key: value for key, value in self.fleet.items() if key != "workers"}
+            workers = self.fleet.get("workers", {})
+            tables |= {f'fleet.servers."{role}"': {"workers": count} for role, count in workers.items()}
         path = self.folder / "run.toml"
         path.write_text("\n".join(_table(name, values) for name, values in tables.items()))
         return path
@@ -103,6 +110,21 @@ class Run:
         with self.start(*options) as start:
             start.wait(code)
         return start
+
+    def servers(self) -> dict[str, int]:
+        """Role to pid of the servers that its fleet says of."""
+        state = self.folder / "fleet" / "fleet.json"
+        found = json.loads(state.read_text())["servers"] if state.exists() else []
+        return {server["role"]: server["pid"] for server in found}
+
+    def workers(self, role: str) -> list[int]:
+        """Pids of the workers of a server that lives."""
+        pid = self.servers()[role]
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+    def end_servers(self) -> dict[int, str]:
+        """Kill what is left of its fleet; gives pids and roles of what was."""
+        return kill_marked(Path(os.path.realpath(self.folder / "fleet")))
 
     def seen_tools(self) -> list[dict[str, Any]]:
         """What the counter did, in order."""

@@ -1,0 +1,256 @@
+"""A run whose servers are lost one by one, by enumeration of who and when, all of them in this process.
+
+Every row is there once, with the right reward; nothing before the last checkpoint is done again, and what was done after
+it at most once more.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+import pytest
+from pydantic import BaseModel
+
+from orchestrator.collect import Options, open_segments, plan_rollouts
+from orchestrator.collect.epoch import Run, run_epochs
+from orchestrator.collect.served import ServedWorld
+from orchestrator.collect.world import Lost
+from orchestrator.fleet import discover
+from orchestrator.links import LocalLink
+from participants import Capabilities, Finished, Message, Status
+from store import Store, claim
+from tests.support.checkpoints import memory_store
+from tests.support.replaceable import ROLES, Server, Servers, servers
+from tests.support.scripted import counter_row
+
+from .test_in_process import Events, configured, named
+
+pytestmark = [pytest.mark.unit, pytest.mark.anyio]
+
+Answer = TypeVar("Answer", bound=BaseModel)
+PATIENCE_S = 60.0
+NAMES = ("A", "B")
+
+
+class Following:
+    """The link to whatever process is a worker of a server now."""
+
+    def __init__(self, server: Server, number: int) -> None:
+        self._server = server
+        self._number = number
+
+    def __repr__(self) -> str:
+        return f"<Following {self._server.role}/w{self._number}>"
+
+    @property
+    def _link(self) -> LocalLink:
+        return LocalLink(self._server.workers[self._number].plane)
+
+    async def capabilities(self) -> Capabilities:
+        return await self._link.capabilities()
+
+    async def status(self, blockers: int = 20) -> Status:
+        return await self._link.status(blockers)
+
+    async def results(self, envelope: Mapping[str, Any], after: int) -> AsyncGenerator[Finished]:
+        async for finished in self._link.results(envelope, after):
+            yield finished
+
+    def at(self, url: str) -> "Following":
+        raise ConnectionError(url)
+
+    async def send(self, message: Message, answer: type[Answer]) -> Answer:
+        return await self._link.send(message, answer)
+
+
+class Losable:
+    """The worlds of servers that are started again by the test."""
+
+    def __init__(self, made: Servers) -> None:
+        self.made = made
+        self.lost: list[Lost] = []
+        self.found: Callable[[], Awaitable[None]] | None = None
+        """Called once when the servers have been found for an epoch, before that is adopted."""
+        self._ended: Lost = {}
+
+    @asynccontextmanager
+    async def open(self, store: Store | None) -> AsyncIterator[None]:
+        yield
+
+    async def look(self) -> None:
+        pass
+
+    async def watch_endpoint(self) -> None:
+        pass
+
+    async def world(self) -> ServedWorld:
+        self._ended = {}
+        every = [Following(s, n) for s in self.made.by_role.values() for n in range(len(s.workers))]
+        fleet = await discover(every, self.made.store.run_id)
+        found, self.found = self.found, None
+        if found is not None:
+            await found()
+        return ServedWorld(fleet, lambda: self._ended)
+
+    async def recover(self, lost: Lost, rows: int) -> None:
+        self.lost.append(dict(lost))
+
+    async def restart(self, role: str, number: int = 0) -> None:
+        await self.made.restart(role, number)
+        self._ended = {f"{role}/w{number}": "its process was killed"}
+
+
+class Going:
+    """A run that goes on beside the test."""
+
+    def __init__(self, run: Run, worlds: Losable, events: Events) -> None:
+        self.run = run
+        self.worlds = worlds
+        self.events = events
+        self.over = anyio.Event()
+
+    async def collect(self) -> None:
+        await run_epochs(self.run)
+        self.over.set()
+
+    async def checkpoint(self) -> None:
+        """While every rollout is held."""
+        assert self.run.checkpoints is not None
+        assert await self.run.checkpoints.take(), self.events
+        self.worlds.made.journal.checkpoint()
+
+    def check(self) -> None:
+        """Each row once, right, and as little as may be done again."""
+        journal = self.worlds.made.journal
+        assert not journal.violations, journal.violations
+        assert self.run.summary.failures == 0, self.events
+        assert [row["reward"] for row in named(self.events, "row")] == [1.0] * len(NAMES)
+        assert set(journal.repeated().values()) <= {2}, journal.repeated()
+
+
+@asynccontextmanager
+async def going(folder: Path, workers: int = 1) -> AsyncIterator[Going]:
+    """Two rollouts, collected in epoch 2 on; each adds twice, looks, and is verified."""
+    config = await anyio.to_thread.run_sync(configured, folder)
+    store, events = memory_store(), Events()
+    async with claim(store):
+        segments = await open_segments(config.run.output, store.run_id)
+    rollouts = plan_rollouts([counter_row(name, 2, 3) for name in NAMES], 1)
+
+    def emit(name: str, facts: dict[str, Any]) -> None:
+        events.append((name, facts))
+
+    with anyio.fail_after(PATIENCE_S):
+        async with (
+            anyio.create_task_group() as group,
+            servers(store, workers=workers) as made,
+            claim(store) as controller,
+        ):
+            worlds = Losable(made)
+            run = Run(config, Options(), emit, rollouts, {}, segments, worlds, store, controller)
+            found = Going(run, worlds, events)
+            group.start_soon(found.collect)
+            yield found
+            await found.over.wait()
+            found.check()
+    await segments.aclose()
+
+
+POINTS = (
+    "",
+    "before /increment_counter",
+    "after /increment_counter",
+    "model A 2",
+    "before /get_counter_value",
+    "before /verify",
+    "after /verify",
+)
+"""Where rollout A is, past the checkpoint, when somebody is lost; the first one is right at it."""
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("role", ROLES)
+async def test_whoever_is_lost_and_wherever_a_rollout_is_every_row_is_there_once(
+    tmp_path: Path, role: str, point: str
+) -> None:
+    """The lost server is told of once, and both rollouts are delivered."""
+    async with going(tmp_path) as at:
+        made = at.worlds.made
+        first = [made.hold(f"model {name} 1") for name in NAMES]
+        for pause in first:
+            await pause.reached.wait()
+        await at.checkpoint()
+        if point:
+            held = made.hold(point)
+            first[0].released.set()
+            await held.reached.wait()
+            await at.worlds.restart(role)
+            held.released.set()
+        else:
+            await at.worlds.restart(role)
+        for pause in first:
+            pause.released.set()
+    assert at.worlds.lost == [{f"{role}/w0": "its process was killed"}]
+    assert at.run.summary.servers_lost == 1
+
+
+@pytest.mark.parametrize("second", ROLES)
+@pytest.mark.parametrize("first", ROLES)
+async def test_a_server_that_is_lost_while_another_one_is_made_good_for_ends_that_epoch_too(
+    tmp_path: Path, first: str, second: str
+) -> None:
+    """Between the moment when the servers were found and that when they are adopted: it is seen, and begun again."""
+    async with going(tmp_path) as at:
+        made = at.worlds.made
+        holds = [made.hold(f"model {name} 1") for name in NAMES]
+        for pause in holds:
+            await pause.reached.wait()
+        await at.checkpoint()
+
+        async def lose_another() -> None:
+            old = made.by_role[second].workers[0]
+            replaced[0].append(old)
+
+        replaced: list[list[Any]] = [[]]
+        at.worlds.found = lose_another
+        await at.worlds.restart(first)
+        for pause in holds:
+            pause.released.set()
+    assert at.worlds.lost[0] == {f"{first}/w0": "its process was killed"}
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_a_worker_that_is_lost_costs_no_rollout_of_another_worker_anything(tmp_path: Path, role: str) -> None:
+    """What lives on the other worker is adopted, and nothing of it runs twice, although no checkpoint has it."""
+    async with going(tmp_path, workers=2) as at:
+        made = at.worlds.made
+        holds = [made.hold(f"model {name} 1") for name in NAMES]
+        for pause in holds:
+            await pause.reached.wait()
+        await at.worlds.restart(role, 0)
+        for pause in holds:
+            pause.released.set()
+    [adopted] = named(at.events, "adopted")
+    assert adopted["lives"] + adopted["retired"] == len(NAMES)
+    assert (at.run.summary.adopted, at.run.summary.restarted) == (adopted["lives"], adopted["retired"])
+    assert sum(name == "row" for name, _ in at.events) == len(NAMES)
+
+
+async def test_a_result_that_was_written_and_not_released_is_not_written_again(tmp_path: Path) -> None:
+    """Lost between the two, its server still has it: it is released in the next epoch, and ends in one line."""
+    async with going(tmp_path) as at:
+        made = at.worlds.made
+        holds = [made.hold(f"model {name} 1") for name in NAMES]
+        for pause in holds:
+            await pause.reached.wait()
+        environment = made.environment
+        del environment
+        holds[0].released.set()
+        while not named(at.events, "row"):
+            await anyio.lowlevel.checkpoint()
+        await at.worlds.restart("model.main")
+        holds[1].released.set()
+    assert len(named(at.events, "row")) == len(NAMES)
