@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from participants.serving.spec import ServerSpec
+from participants.serving.spec import ServerSpec, parse_spec
 
 from .config import ROLES, FleetTable
 from .state import FleetState
@@ -40,7 +40,7 @@ def spec_of(
 ) -> ServerSpec:
     """What one server is started from; `urls` are those of all roles, `path` is where the file of the run lies.
 
-    Raises pydantic's ValidationError where the tables do not go together.
+    Raises ConfigError where the tables do not go together.
     """
     kind, _, name = role.partition(".")
     server = table.server(role)
@@ -58,7 +58,7 @@ def spec_of(
         "shutdown_s": table.shutdown_s * _PART,
         "path": path,
     }
-    return ServerSpec.model_validate(facts | _own(config, kind, name, server.server))
+    return parse_spec(facts | _own(config, kind, name, server.server), role)
 
 
 def _own(config: "Participants", kind: str, name: str, server: str | None) -> dict[str, Any]:

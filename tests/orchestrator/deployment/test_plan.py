@@ -17,7 +17,7 @@ from orchestrator.deployment.plan import (
 )
 from orchestrator.deployment.ports import url_of
 from orchestrator.deployment.state import FleetState, ServerState
-from participants.serving import ServerSpec
+from participants.serving import ConfigError, ServerSpec
 
 from .files import ROLES, load
 
@@ -106,6 +106,13 @@ def test_servers_end_before_those_who_end_them_lose_patience(tmp_path: Path) -> 
     """Otherwise every server that uses its time would be killed."""
     config = load(tmp_path, shutdown_s=5.0)
     assert all(0 < spec.shutdown_s < 5.0 for spec in planned(config).specs)
+
+
+def test_what_no_server_can_be_made_of_is_refused_by_role(tmp_path: Path) -> None:
+    """A name that no participant can have: the role is named, and nothing is started."""
+    config = load(tmp_path, fleet='[resources."Two Words"]\nserver = "a:B"')
+    with pytest.raises(ConfigError, match=r"^resources\.Two Words: "):
+        planned(config, LISTENS | {"resources.Two Words": "127.0.0.1:7005"})
 
 
 def test_another_place_is_the_same_program_and_other_settings_are_not(tmp_path: Path) -> None:
