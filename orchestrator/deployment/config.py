@@ -17,7 +17,6 @@ Mode = Literal["start", "attach", "adopt"]
 ROLES = ("environment.main", "agent.main", "model.main")
 """Those of every fleet; beside them there is a `resources.<name>` for each table `[resources.<name>]`."""
 ANY_PORT = "127.0.0.1:0"
-_EVERYWHERE = ("0.0.0.0", "::")
 
 
 class ServerTable(Table):
@@ -117,7 +116,7 @@ class FleetTable(Table):
         for role, table in self.servers.items():
             host, port = split_address(table.listen)
             for other, its in taken[port] if port else ():
-                if host == its or host in _EVERYWHERE or its in _EVERYWHERE:
+                if host == its:
                     raise ValueError(f'"{other}" and "{role}" both listen on port {port}')
             taken[port].append((role, host))
         return self

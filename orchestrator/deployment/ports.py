@@ -22,8 +22,6 @@ from .failures import PortTaken
 PATIENCE_S = 2.0
 """How long a port may be in use: a process that was killed lets go of its sockets a little later."""
 _POLL_S = 0.02
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Where a server of this host is called that listens at every address."""
 
 
 class Ports:
@@ -78,6 +76,5 @@ def address(host: str, port: int) -> str:
 
 
 def url_of(listen: str) -> str:
-    """Where callers on this host reach a server that listens there."""
-    host, port = split_address(listen)
-    return f"http://{address(_EVERYWHERE.get(host, host), port)}"
+    """Where callers reach a server that listens there."""
+    return f"http://{address(*split_address(listen))}"
