@@ -64,10 +64,11 @@ class Served(Handler, Protocol):
 
 def data_app(handler: Served) -> Starlette:
     """The app of one participant."""
+    ends = ends_with_client(handler)
 
     async def serve(incoming: HttpRequest) -> Response:
         try:
-            return _respond(await answered(handler, incoming.url.path, lambda: _serve(handler, incoming)))
+            return _respond(await answered(handler, incoming.url.path, lambda: _serve(handler, incoming, ends=ends)))
         except ClientDisconnect:
             return Response(status_code=499)
 
@@ -91,12 +92,12 @@ async def answered(handler: Served, route: str, serve: Callable[[], Awaitable[Re
         return refusal(ParticipantError(Code.INTERNAL, f"{handler.role} raised {error!r:.300}"))
 
 
-async def _serve(handler: Served, incoming: HttpRequest) -> Reply:
+async def _serve(handler: Served, incoming: HttpRequest, *, ends: bool) -> Reply:
     headers = incoming.headers
     life, route, call = identified(handler, incoming.scope["path"], headers.get(LIFE_HEADER), headers.get(CALL_HEADER))
     body = None if incoming.method == "GET" else await _body(incoming)
     request = Request(route=route, body=body, life=life, call=call, headers=passed_on(headers))
-    if ends_with_client(handler):
+    if ends:
         return await _while_there(incoming, partial(handler.handle, request))
     return await handler.handle(request)
 

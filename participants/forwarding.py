@@ -8,6 +8,7 @@ A call that was handed on and does not belong where it came to is refused: its w
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 from .channels import Channels
@@ -37,6 +38,7 @@ class Forwarding:
         self._place = Place(number, len(urls))
         self._peers: list[Peer] = [channels.worker(url, handler.role) for url in urls]
         self.ends_with_client = ends_with_client(handler)
+        self._key = handler.routing_key if isinstance(handler, NamesItsKey) else partial(routing_key, role=handler.role)
         if isinstance(handler, HasPlace):
             handler.place = self._place
 
@@ -68,8 +70,7 @@ class Forwarding:
         return await self._hand_on(request, owner)
 
     def _owner(self, request: Request) -> int:
-        handler = self._handler
-        key = handler.routing_key(request) if isinstance(handler, NamesItsKey) else routing_key(request, self.role)
+        key = self._key(request)
         return self._place.number if key is None else self._place.owner(key)
 
     async def _hand_on(self, request: Request, owner: int) -> Reply:

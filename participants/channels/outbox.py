@@ -2,7 +2,7 @@
 
 Who has a frame puts it in and goes on; one task sends. What has come together meanwhile goes out as one message, so the
 cost of a message is shared when there is much to send, and nothing waits when there is little. Once `MAX_WAITING_BYTES`
-are in, whoever puts more waits for room: memory is bounded by that and one frame of each sender.
+are in, whoever puts more waits until half of them are out: memory is bounded by that and one frame of each sender.
 """
 
 from collections import deque
@@ -13,6 +13,8 @@ import anyio
 MESSAGE_BYTES = 64 * 1024
 """A message is sent once it has this many; a larger frame is a message of its own."""
 MAX_WAITING_BYTES = 4 * 1024 * 1024
+_LOW_BYTES = MAX_WAITING_BYTES // 2
+"""So that who waits is not woken for each message, to find that others were quicker."""
 
 
 class Outbox:
@@ -25,6 +27,7 @@ class Outbox:
         self._bytes = 0
         self._some = anyio.Event()
         self._room = anyio.Event()
+        self._room.set()
         self._closed = False
 
     def __repr__(self) -> str:
@@ -40,11 +43,13 @@ class Outbox:
         if not self._closed:
             self._frames.append(frame)
             self._bytes += len(frame)
+            if self._bytes > MAX_WAITING_BYTES and self._room.is_set():
+                self._room = anyio.Event()
             self._some.set()
 
     async def room(self) -> None:
         """Wait until there is room, or until it is closed."""
-        while self._bytes > MAX_WAITING_BYTES and not self._closed:
+        while not self._room.is_set():
             await self._room.wait()
 
     def close(self) -> None:
@@ -72,7 +77,6 @@ class Outbox:
             frames.append(self._frames.popleft())
             size += len(frames[-1])
         self._bytes -= size
-        if self._bytes <= MAX_WAITING_BYTES:
+        if self._bytes <= _LOW_BYTES:
             self._room.set()
-            self._room = anyio.Event()
         return frames[0] if len(frames) == 1 else b"\n".join(frames)

@@ -4,17 +4,14 @@ Each worker has a socket of its own, which stays when it is started anew: its ad
 supervisor that hands the socket on.
 """
 
-import contextlib
-import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 import anyio
-import uvicorn
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
@@ -23,7 +20,7 @@ from participants.channels import UVICORN_OPTIONS, Channels, channel_route, work
 from participants.data import Reply, Request
 from participants.data_http import Served
 from participants.forwarding import Forwarding
-from participants.serving.sockets import bind, url_of
+from participants.serving.sockets import bind, server_of, url_of
 
 STOP_S = 5
 
@@ -84,14 +81,6 @@ async def settled(count: Callable[[], int], still_s: float = 0.5) -> int:
     return last
 
 
-class _Server(uvicorn.Server):
-    """Leaves signals to the program around it."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 class Worker:
     """One worker, to be started, stopped and started again at its address."""
 
@@ -102,12 +91,7 @@ class Worker:
     @asynccontextmanager
     async def serving(self, app: ASGIApp, *, stop_s: int = STOP_S) -> AsyncIterator[None]:
         """Serve while the block runs; then the connections are closed, and calls have `stop_s` to end."""
-        config = uvicorn.Config(
-            app, http="httptools", loop="none", lifespan="off", log_config=None, access_log=False,
-            timeout_graceful_shutdown=stop_s, **UVICORN_OPTIONS,
-        )  # fmt: skip
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-        server = _Server(config)
+        server = server_of(app, shutdown_s=stop_s, **UVICORN_OPTIONS)
         async with anyio.create_task_group() as group:
             group.start_soon(server.serve, [socket.socket(fileno=self.socket.dup().detach())])
             try:
@@ -116,16 +100,15 @@ class Worker:
                 server.should_exit = True
 
 
-def app_of(handler: Served, urls: Sequence[str], *, channel: bool = True) -> Starlette:
+def app_of(handler: Served, urls: Sequence[str]) -> Starlette:
     """The app of a worker, with what clients of ours look for."""
     app = data_app(handler)
-    if channel:
-        app.router.routes[:0] = [channel_route(handler), workers_route(handler.role, urls)]
+    app.router.routes[:0] = [channel_route(handler), workers_route(handler.role, urls)]
     return app
 
 
 @asynccontextmanager
-async def served(*handlers: Served, channel: bool = True) -> AsyncIterator[tuple[Channels, list[str]]]:
+async def served(*handlers: Served) -> AsyncIterator[tuple[Channels, list[str]]]:
     """A server with a worker for each handler, each behind its forwarding; and the channels of a client."""
     workers = [Worker() for _ in handlers]
     urls = [worker.url for worker in workers]
@@ -134,5 +117,5 @@ async def served(*handlers: Served, channel: bool = True) -> AsyncIterator[tuple
             stack.callback(worker.socket.close)
             between = await stack.enter_async_context(Channels())
             front = Forwarding(handler, number, urls, between)
-            await stack.enter_async_context(worker.serving(app_of(front, urls, channel=channel)))
+            await stack.enter_async_context(worker.serving(app_of(front, urls)))
         yield await stack.enter_async_context(Channels()), urls

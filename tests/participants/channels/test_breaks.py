@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
 ROLE = "resources.main"
 AT_ONCE = 24
-STRIDE = 7
+STRIDE = 13
 """Bytes between two points at which the connection is broken."""
 
 
