@@ -1,10 +1,10 @@
 """A run whose servers are lost one by one, by enumeration of who and when, all of them in this process.
 
-Every row is there once, with the right reward; nothing before the last checkpoint is done again, and what was done after
-it at most once more.
+Every row is there once, with the right reward; nothing before the last checkpoint is done again, and what was done
+after it at most once more.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,21 +14,22 @@ import anyio.to_thread
 import pytest
 from pydantic import BaseModel
 
-from orchestrator.collect import Options, open_segments, plan_rollouts
+from orchestrator.collect import Options, losses, open_segments, plan_rollouts
 from orchestrator.collect.epoch import Run, run_epochs
 from orchestrator.collect.served import ServedWorld
 from orchestrator.collect.world import Lost
-from orchestrator.fleet import discover
+from orchestrator.fleet import Fleet, discover
 from orchestrator.links import LocalLink
 from participants import Capabilities, Finished, Message, Status
-from store import Store, claim
+from store import Life, Store, claim
 from tests.support.checkpoints import memory_store
+from tests.support.owners import Pause
 from tests.support.replaceable import ROLES, Server, Servers, servers
 from tests.support.scripted import counter_row
 
 from .test_in_process import Events, configured, named
 
-pytestmark = [pytest.mark.unit, pytest.mark.anyio]
+pytestmark = [pytest.mark.unit, pytest.mark.anyio, pytest.mark.usefixtures("hurried")]
 
 Answer = TypeVar("Answer", bound=BaseModel)
 PATIENCE_S = 60.0
@@ -66,15 +67,30 @@ class Following:
         return await self._link.send(message, answer)
 
 
+class Releasing(ServedWorld):
+    """Releases when the test lets it."""
+
+    def __init__(self, fleet: Fleet, worlds: "Losable") -> None:
+        super().__init__(fleet)
+        self._worlds = worlds
+
+    async def release(self, lives: Sequence[Life]) -> None:
+        releasing, self._worlds.releasing = self._worlds.releasing, None
+        if releasing is not None:
+            await releasing()
+        await super().release(lives)
+
+
 class Losable:
     """The worlds of servers that are started again by the test."""
 
     def __init__(self, made: Servers) -> None:
         self.made = made
         self.lost: list[Lost] = []
-        self.found: Callable[[], Awaitable[None]] | None = None
-        """Called once when the servers have been found for an epoch, before that is adopted."""
-        self._ended: Lost = {}
+        self.found: Pause | None = None
+        """Holds once when the servers have been found for an epoch, before that is adopted."""
+        self.releasing: Pause | None = None
+        """Holds the release of what has been written."""
 
     @asynccontextmanager
     async def open(self, store: Store | None) -> AsyncIterator[None]:
@@ -87,20 +103,15 @@ class Losable:
         pass
 
     async def world(self) -> ServedWorld:
-        self._ended = {}
         every = [Following(s, n) for s in self.made.by_role.values() for n in range(len(s.workers))]
         fleet = await discover(every, self.made.store.run_id)
         found, self.found = self.found, None
         if found is not None:
             await found()
-        return ServedWorld(fleet, lambda: self._ended)
+        return Releasing(fleet, self)
 
     async def recover(self, lost: Lost, rows: int) -> None:
         self.lost.append(dict(lost))
-
-    async def restart(self, role: str, number: int = 0) -> None:
-        await self.made.restart(role, number)
-        self._ended = {f"{role}/w{number}": "its process was killed"}
 
 
 class Going:
@@ -131,6 +142,13 @@ class Going:
         assert set(journal.repeated().values()) <= {2}, journal.repeated()
 
 
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test waits for the pauses of a real fleet."""
+    for name in ("LOOK_S", "AGAIN_S"):
+        monkeypatch.setattr(losses, name, 0.02)
+
+
 @asynccontextmanager
 async def going(folder: Path, workers: int = 1) -> AsyncIterator[Going]:
     """Two rollouts, collected in epoch 2 on; each adds twice, looks, and is verified."""
@@ -146,8 +164,8 @@ async def going(folder: Path, workers: int = 1) -> AsyncIterator[Going]:
     with anyio.fail_after(PATIENCE_S):
         async with (
             anyio.create_task_group() as group,
-            servers(store, workers=workers) as made,
             claim(store) as controller,
+            servers(store, workers=workers) as made,  # The last one, for a restart opens contexts inside it.
         ):
             worlds = Losable(made)
             run = Run(config, Options(), emit, rollouts, {}, segments, worlds, store, controller)
@@ -187,13 +205,13 @@ async def test_whoever_is_lost_and_wherever_a_rollout_is_every_row_is_there_once
             held = made.hold(point)
             first[0].released.set()
             await held.reached.wait()
-            await at.worlds.restart(role)
+            await made.restart(role)
             held.released.set()
         else:
-            await at.worlds.restart(role)
+            await made.restart(role)
         for pause in first:
             pause.released.set()
-    assert at.worlds.lost == [{f"{role}/w0": "its process was killed"}]
+    assert [list(lost) for lost in at.worlds.lost] == [[f"{role}/w0"]]
     assert at.run.summary.servers_lost == 1
 
 
@@ -202,24 +220,21 @@ async def test_whoever_is_lost_and_wherever_a_rollout_is_every_row_is_there_once
 async def test_a_server_that_is_lost_while_another_one_is_made_good_for_ends_that_epoch_too(
     tmp_path: Path, first: str, second: str
 ) -> None:
-    """Between the moment when the servers were found and that when they are adopted: it is seen, and begun again."""
+    """After the servers were found for the epoch, and before they are adopted: it is seen, and begun again."""
     async with going(tmp_path) as at:
         made = at.worlds.made
         holds = [made.hold(f"model {name} 1") for name in NAMES]
         for pause in holds:
             await pause.reached.wait()
         await at.checkpoint()
-
-        async def lose_another() -> None:
-            old = made.by_role[second].workers[0]
-            replaced[0].append(old)
-
-        replaced: list[list[Any]] = [[]]
-        at.worlds.found = lose_another
-        await at.worlds.restart(first)
+        found = at.worlds.found = Pause()
+        await made.restart(first)
+        await found.reached.wait()
+        await made.restart(second)
+        found.released.set()
         for pause in holds:
             pause.released.set()
-    assert at.worlds.lost[0] == {f"{first}/w0": "its process was killed"}
+    assert [list(lost) for lost in at.worlds.lost] == [[f"{first}/w0"], [f"{second}/w0"]]
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -230,7 +245,7 @@ async def test_a_worker_that_is_lost_costs_no_rollout_of_another_worker_anything
         holds = [made.hold(f"model {name} 1") for name in NAMES]
         for pause in holds:
             await pause.reached.wait()
-        await at.worlds.restart(role, 0)
+        await made.restart(role, 0)
         for pause in holds:
             pause.released.set()
     [adopted] = named(at.events, "adopted")
@@ -240,17 +255,17 @@ async def test_a_worker_that_is_lost_costs_no_rollout_of_another_worker_anything
 
 
 async def test_a_result_that_was_written_and_not_released_is_not_written_again(tmp_path: Path) -> None:
-    """Lost between the two, its server still has it: it is released in the next epoch, and ends in one line."""
+    """Where its server has it still when another one is lost: it is released in the next epoch, and that is all."""
     async with going(tmp_path) as at:
         made = at.worlds.made
         holds = [made.hold(f"model {name} 1") for name in NAMES]
         for pause in holds:
             await pause.reached.wait()
-        environment = made.environment
-        del environment
+        releasing = at.worlds.releasing = Pause()
         holds[0].released.set()
-        while not named(at.events, "row"):
-            await anyio.lowlevel.checkpoint()
-        await at.worlds.restart("model.main")
+        await releasing.reached.wait()
+        await made.restart("model.main")
         holds[1].released.set()
-    assert len(named(at.events, "row")) == len(NAMES)
+    [row] = [line for line in named(at.events, "row") if line["life"].endswith("/2.0#0")]
+    assert named(at.events, "adopted") == [{"lives": 0, "retired": 1}]
+    assert row["reward"] == 1.0
