@@ -222,7 +222,8 @@ class World:
     def left(self) -> dict[str, dict[str, int]]:
         """What each participant still holds, where that is anything."""
         counts = {holder.role: holder.counts() for holder in self.holders}
-        kept = {role: {k: v for k, v in each.items() if v and k != "refused"} for role, each in counts.items()}
+        told = ("refused", "fenced")  # Not of lives that go on.
+        kept = {role: {k: v for k, v in each.items() if v and k not in told} for role, each in counts.items()}
         return {role: each for role, each in kept.items() if each}
 
 
