@@ -42,7 +42,7 @@ def command(
     from participants.serving import ConfigError
 
     from ..collect.config import load_participants
-    from ..deployment import DeploymentError, FolderTaken, PortTaken
+    from ..deployment import BadState, DeploymentError, FolderTaken, PortTaken
 
     errors = Console(stderr=True, width=None if sys.stderr.isatty() else _WIDE)
     tell = _json if as_json else _plain(errors)
@@ -52,7 +52,7 @@ def command(
             raise ConfigError(f"{config}: there is no table [fleet], so its run has no servers")
         raise typer.Exit(anyio.run(_run, found, found.fleet, config.resolve().parent, stop, tell))
     except (ConfigError, DeploymentError, OSError) as error:
-        refused = isinstance(error, ConfigError | FolderTaken | PortTaken)
+        refused = isinstance(error, ConfigError | BadState | FolderTaken | PortTaken)
         code = Exit.REFUSED if refused else Exit.FAILED
         for line in f"error: {error}".splitlines():  # It may quote a log.
             _say(errors, line, "red")
