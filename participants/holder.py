@@ -29,7 +29,7 @@ from .owner import Export
 from .replies import Replies, check_same
 from .reports import Reports
 from .routing import Place
-from .tally import Sum
+from .tally import Sum, Sums
 from .wire import Blocker, Modes, PairTally
 
 __all__ = ["BATCH", "Brought", "Held", "Holder", "in_turns"]
@@ -404,14 +404,12 @@ class Holder(Reports[State]):
         return [(life, r) for life, r in found if life and (life == r.life or life.attempt == r.life.attempt + 1)]
 
     async def _tallies(self, held: Sequence[Held[State]], waiting: Sequence[tuple[Life, RawRecord]]) -> list[PairTally]:
-        sums: dict[str, Sum] = {}
+        sums = Sums()
         async for h in in_turns(held):
-            for (peer, session), count in h.waited.items():
-                sums[peer] = sums.get(peer, NOTHING).add(h.life, session, count)
+            sums.add(h.life, ((peer, session, count) for (peer, session), count in h.waited.items()))
         async for life, record in in_turns(waiting):
-            for peer, session, count in record.parse().payload["waited"]:
-                sums[peer] = sums.get(peer, NOTHING).add(life, session, count)
-        return [_tally(peer, total) for peer, total in sorted(sums.items())]
+            sums.add(life, record.parse().payload["waited"])
+        return [_tally(peer, total) for peer, total in sums.by_peer().items()]
 
     # A restore
 
@@ -459,9 +457,6 @@ class Holder(Reports[State]):
         self._staged, self._replaced = {}, {}
         self._restoring = frozenset()
         self._settled.set()
-
-
-NOTHING = Sum()
 
 
 def _state_of(record: RawRecord) -> Any:

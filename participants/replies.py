@@ -6,7 +6,7 @@ repeat of a call gets the kept reply, or joins the call while it is in flight. A
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -21,7 +21,23 @@ class Kept:
 
     digest: str
     reply: Reply | None = None
-    done: anyio.Event = field(default_factory=anyio.Event)
+    _over: bool = False
+    _done: anyio.Event | None = None
+
+    @property
+    def done(self) -> anyio.Event:
+        """Made for the first who waits: nearly always nobody does, and a restore loads very many."""
+        if self._done is None:
+            self._done = anyio.Event()
+            if self._over:
+                self._done.set()
+        return self._done
+
+    def end(self, reply: Reply | None) -> None:
+        """The call has come to its end."""
+        self.reply, self._over = reply, True
+        if self._done is not None:
+            self._done.set()
 
 
 class Replies:
@@ -85,16 +101,16 @@ class Replies:
             self._count_out({call.k: items.pop(call.k)})
         elif here and kept.reply is None:
             self.finished += 1
-        kept.reply = reply
-        kept.done.set()
+        kept.end(reply)
 
     def export(self) -> list[dict[str, Any]]:
         """JSON of the finished ones."""
         return [
-            {"call": str(call), "digest": kept.digest, "status": kept.reply.status, "body": kept.reply.body,
-             "headers": dict(kept.reply.headers)}
-            for call, kept in self
-            if kept.reply is not None
+            {"call": f"{caller}:{boundary}.{k}@{parent}" if parent else f"{caller}:{boundary}.{k}",
+             "digest": kept.digest, "status": reply.status, "body": reply.body, "headers": dict(reply.headers)}
+            for (caller, parent), (boundary, items) in self._callers.items()
+            for k, kept in items.items()
+            if (reply := kept.reply) is not None
         ]  # fmt: skip
 
     @classmethod

@@ -49,5 +49,29 @@ class Sum:
         return cls(count, int(text, 16))
 
 
+class Sums:
+    """A sum for each peer, over very many lives: of a triple nothing is made but its digest."""
+
+    def __init__(self) -> None:
+        """Nothing is added yet."""
+        self._found: dict[str, list[int]] = {}
+
+    def add(self, life: Life, waited: Iterable[tuple[str, str, int]]) -> None:
+        """All of one life: peer, session and revision."""
+        head = f"{life}|"
+        for peer, session, revision in waited:
+            total = self._found.setdefault(peer, [0, 0])
+            total[0] += 1
+            total[1] ^= _digest(f"{head}{session}|{revision}")
+
+    def by_peer(self) -> dict[str, Sum]:
+        """In the order of the peers' names."""
+        return {peer: Sum(*total) for peer, total in sorted(self._found.items())}
+
+
 def _item(life: Life, session: str, revision: int) -> int:
-    return int.from_bytes(hashlib.sha256(f"{life}|{session}|{revision}".encode()).digest())
+    return _digest(f"{life}|{session}|{revision}")
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest())

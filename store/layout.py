@@ -89,6 +89,9 @@ class Life:
         for number in (self.epoch, self.attempt, self.n):
             _check_number(number, "number of a life", 0)
 
+    def __hash__(self) -> int:
+        return hash(self.rollout_id)  # Which a string keeps: sets of very many lives are made and asked all the time.
+
     def __str__(self) -> str:
         return f"{self.rollout_id}/{self.epoch}.{self.attempt}#{self.n}"
 

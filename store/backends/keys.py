@@ -16,6 +16,7 @@ MAX_NAME_BYTES = 255
 """Longest single name in a key, encoded: the limit of Linux file systems."""
 MAX_DEPTH = 16
 """Most names in a key that a listing descends to. Our own keys have five; a folder below that is told by its name."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _ESCAPE = re.compile(rb"\\x([0-9a-f]{2})")
 _RULE = "plain names joined by '/': none empty, '.', '..', or temporary, no control characters, at most 1024 bytes"
 
@@ -64,7 +65,7 @@ def os_bytes(text: str) -> bytes:
 def _is_plain(name: str) -> bool:
     if name in {"", ".", ".."} or len(os_bytes(name)) > MAX_NAME_BYTES:
         return False
-    return not any(_is_control(char) for char in name)
+    return _CONTROL.search(name) is None
 
 
 def stray_key(names: Sequence[str]) -> str:
@@ -81,9 +82,9 @@ def stray_key(names: Sequence[str]) -> str:
 def _stray_name(name: str) -> str:
     if is_temporary(name):
         return _escaped(".") + _stray_name(name[1:])
-    if _is_encodable(name) and not any(map(_is_control, name)):
+    if _is_encodable(name) and not _CONTROL.search(name):
         return name
-    return "".join(_escaped(c) if c == "\\" or _is_control(c) or not _is_encodable(c) else c for c in name)
+    return "".join(_escaped(c) if c == "\\" or _CONTROL.match(c) or not _is_encodable(c) else c for c in name)
 
 
 def _escaped(char: str) -> str:
@@ -97,7 +98,7 @@ def check_removable(key: str) -> tuple[str, ...]:
     names = tuple(key.split("/"))
     for name in names:
         real = real_name(name)
-        if real in {"", ".", ".."} or "/" in real or "\0" in real or any(map(_is_control, name)):
+        if real in {"", ".", ".."} or "/" in real or "\0" in real or _CONTROL.search(name):
             raise InvalidName("key", key, _RULE)
     return names
 
@@ -109,7 +110,3 @@ def real_name(name: str) -> str:
 
 def _is_encodable(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
-
-
-def _is_control(char: str) -> bool:
-    return ord(char) < 32 or ord(char) == 127

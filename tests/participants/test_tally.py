@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from participants import Sum
+from participants.tally import Sums
 from store import Life
 
 pytestmark = pytest.mark.unit
@@ -34,3 +35,13 @@ def test_a_sum_survives_its_written_form() -> None:
     for total in (Sum(), Sum(1, 5), Sum.of([(Life("r0", 1, 0, 0), "s", 2)])):
         assert Sum.parse(total.count, total.text) == total
         assert len(total.text) == 64
+
+
+@given(TRIPLES)
+def test_many_lives_at_once_sum_up_to_the_same(triples: list[tuple[Life, str, int]]) -> None:
+    """What sums each life's own for every peer agrees with adding the triples one by one, in whatever order."""
+    sums = Sums()
+    for life, session, revision in triples:
+        sums.add(life, [(peer, session, revision) for peer in ("resources.b", "agent.a")])
+    expected = {peer: Sum.of(triples) for peer in ("agent.a", "resources.b")} if triples else {}
+    assert list(sums.by_peer().items()) == list(expected.items())
