@@ -30,11 +30,11 @@ import anyio.lowlevel
 import orjson
 
 from orchestrator import Fleet, LocalLink, adopt, commit, discover, prepare, renew, resume
-from orchestrator.cli.collect import GC_THRESHOLD
 from participants import Chunks, ControlPlane, Floor, ModelServer, Reply, Request
 from participants.backends import Capabilities, LazyCapabilities
 from participants.backends.kinds import declared
 from participants.data import CallId
+from participants.serving.settings import GC_THRESHOLD
 from store import DEFAULT_LIMITS, Life, Store, claim, open_store
 
 from . import speeds

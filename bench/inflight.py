@@ -27,10 +27,10 @@ import anyio
 import anyio.lowlevel
 
 from orchestrator import Fleet, adopt, commit, prepare, renew, restore, resume
-from orchestrator.cli.collect import GC_THRESHOLD
 from orchestrator.collect import Config, EmbeddedWorld, open_world
 from participants import Chunks, Floor, Reply
 from participants.data import CallId
+from participants.serving.settings import GC_THRESHOLD
 from store import (
     DEFAULT_LIMITS,
     Controller,

@@ -13,9 +13,6 @@ from store import Fenced, NotAStore, StoreError
 
 from .exits import Exit, exit_of
 
-GC_THRESHOLD = (50_000, 20, 20)
-"""With tens of thousands of episodes in memory, Python spends a third of its time looking for cycles otherwise."""
-
 
 def command(
     config: Annotated[Path, typer.Argument(help="The configuration of the run, a TOML file.")],
@@ -34,6 +31,8 @@ def command(
     """Run an evaluation, or continue it: the same command after any crash."""
     # Here and not above: no other command waits until the collection run and its participants are imported.
     from rich.console import Console
+
+    from participants.serving.settings import GC_THRESHOLD
 
     from ..collect import (
         ConfigError,

@@ -14,6 +14,8 @@ MAX_INT = 2**63 - 1
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Natural = Annotated[int, Field(ge=0, le=MAX_INT)]
 Positive = Annotated[int, Field(ge=1, le=MAX_INT)]
+GC_THRESHOLD = (50_000, 20, 20)
+"""With tens of thousands of episodes in memory, Python spends a third of its time looking for cycles otherwise."""
 
 
 class ConfigError(Exception):

@@ -23,7 +23,6 @@ import gc
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -99,21 +98,19 @@ def serve(spec: ServerSpec) -> int:
     """Run the server until it is told to stop; the exit code."""
     start_logs({"kind": spec.kind, "name": spec.name, "process": "supervisor"})
     stdout = _keep_stdout()
-    try:
-        if spec.path is not None:
-            sys.path.insert(0, spec.path)
-        check_spec(spec)
-        public, privates = _bind_all(spec)
-    except ConfigError as error:
-        return cannot_start(error)
-    urls = tuple(url_of(private) for private in privates)
-    seats = [Seat(number, urls, public, private) for number, private in enumerate(privates)]
-    if (threads := threading.active_count()) > 1:
-        tell("threads", level=logging.WARNING, count=threads, message="imports have left threads, which workers lack")
-    gc.collect()
-    gc.freeze()  # No collection of a worker copies pages only to look at what all have in common.
-    with Ears() as ears:
-        return _Supervisor(spec, seats, ears, stdout).run()
+    with contextlib.ExitStack() as stack:
+        try:
+            if spec.path is not None:
+                sys.path.insert(0, spec.path)
+            check_spec(spec)
+            seats = _seats(spec, stack)
+        except ConfigError as error:
+            return cannot_start(error)
+        if (threads := threading.active_count()) > 1:
+            tell("threads", level=logging.WARNING, count=threads, message="workers lack the threads of imports")
+        gc.collect()
+        gc.freeze()  # No collection of a worker copies pages only to look at what all have in common.
+        return _Supervisor(spec, seats, stack.enter_context(Ears()), stdout).run()
 
 
 def cannot_start(error: ConfigError) -> int:
@@ -130,13 +127,16 @@ def _keep_stdout() -> int:
     return stdout
 
 
-def _bind_all(spec: ServerSpec) -> tuple[socket.socket, list[socket.socket]]:
-    """The public socket and one for each worker, at the same host. Raises ConfigError."""
+def _seats(spec: ServerSpec, stack: contextlib.ExitStack) -> list[Seat]:
+    """With the public socket, and a private one each at the same host. Raises ConfigError."""
     host, port = split_address(spec.listen)
     try:
-        return bind(host, port), [bind(host, 0) for _ in range(spec.workers)]
+        public = stack.enter_context(bind(host, port))
+        privates = [stack.enter_context(bind(host, 0)) for _ in range(spec.workers)]
     except OSError as error:
         raise ConfigError(f"{spec.role}: cannot listen on {spec.listen}: {error.strerror or error}") from error
+    urls = tuple(map(url_of, privates))
+    return [Seat(number, urls, public, private) for number, private in enumerate(privates)]
 
 
 class _Supervisor:

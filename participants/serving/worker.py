@@ -28,14 +28,12 @@ from .app import about_of, worker_app
 from .board import Board, Stage
 from .holders import Participant, open_holder
 from .logs import start_logs
-from .settings import secret
+from .settings import GC_THRESHOLD, secret
 from .sockets import server_of
 from .spec import ServerSpec
 
 CALLS_SHARE = 0.5
 """Of `shutdown_s`: for calls in flight."""
-GC_THRESHOLD = (50_000, 20, 20)
-"""With tens of thousands of episodes in memory, Python spends a third of its time looking for cycles otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
