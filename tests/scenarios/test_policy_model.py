@@ -122,18 +122,17 @@ async def test_17_calls_that_a_life_made_after_its_checkpoint_are_not_in_the_cha
 async def test_18_a_held_response_is_served_to_the_replacement_without_generating(stage: Stage) -> None:
     """It arrived while all stood still, so the checkpoint has it."""
     task = Task(0)
-    stage.hold(task, call=2)
+    hold = stage.hold(task, call=2)
     async with stage.epoch() as before:
         [first] = await before.submit([task])
         await stage.held(1)
 
         async def standing(_: Round) -> None:
-            stage.release()
+            stage.release(hold)
             await before.until_count("model", "held", 1)
 
         stage.hold(task, call=3)
         await before.checkpoint(standing)
-        stage.hold(task, call=3)
         await stage.held(1)
     stage.release()
     async with stage.epoch() as after:
