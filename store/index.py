@@ -7,7 +7,7 @@ its part.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,8 @@ _LINE = re.compile(
     % (_COUNT, _COUNT, _COUNT, _COUNT, _TEXT, _TEXT, _TEXT, _BLOB, _BLOB)
 )
 """Asked before a line is parsed: a parser makes twenty times its size of a line of empty brackets."""
+NONE_KNOWN: Mapping[str, Life] = {}
+"""No life has been parsed already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +60,15 @@ def _encode(frame: Frame) -> bytes:
 
 
 def decode_index(
-    data: bytes, raw_size: int, part_sizes: Sequence[int], records: int, name: str, limits: Limits
+    data: bytes,
+    raw_size: int,
+    part_sizes: Sequence[int],
+    records: int,
+    name: str,
+    limits: Limits,
+    known: Mapping[str, Life] = NONE_KNOWN,
 ) -> list[Frame]:
-    """Parse an index whose digest was checked, of `records` lives in all.
+    """Parse an index whose digest was checked, of `records` lives in all; those `known` by their text are not parsed.
 
     Raises CorruptCheckpoint unless its frames tile the parts exactly. Memory follows what is said of so many records,
     whatever else the index holds.
@@ -69,7 +77,7 @@ def decode_index(
         raise CorruptCheckpoint(name, f"it announces {raw_size} bytes, and the limit is {limits.max_index_bytes}")
     frames, left = [], records
     for line in _lines(decompress(data, raw_size, name), name):
-        frames.append(_decode(line, name, limits))
+        frames.append(_decode(line, name, limits, known))
         left -= max(1, len(frames[-1].lives))
         if left < 0:
             raise CorruptCheckpoint(name, f"it has more than the {records} records that the manifest says")
@@ -109,7 +117,7 @@ def _lines(raw: bytes, name: str) -> Iterator[bytes]:
         start = end + 1
 
 
-def _decode(line: bytes, name: str, limits: Limits) -> Frame:
+def _decode(line: bytes, name: str, limits: Limits, known: Mapping[str, Life]) -> Frame:
     try:
         if not _LINE.fullmatch(line):
             raise ValueError("it does not have the form of a frame's")
@@ -120,7 +128,7 @@ def _decode(line: bytes, name: str, limits: Limits) -> Frame:
             size=_natural(fields["size"]),
             raw_size=_natural(fields["raw_size"]),
             sha256=check_sha256(fields["sha256"]),
-            lives=tuple(Life.parse(life) for life in fields["lives"]),
+            lives=tuple([known.get(life) or Life.parse(life) for life in fields["lives"]]),
             blobs=tuple(BlobRef(check_sha256(s), CheckpointId.parse(c), _natural(n)) for s, c, n in fields["blobs"]),
         )
     except (ValueError, TypeError, InvalidName) as error:
@@ -168,7 +176,16 @@ class UniqueRollouts:
 
     def add_all(self, lives: Iterable[Life]) -> None:
         """Take these lives in; raises DuplicateRollout."""
-        for life in lives:
-            if life.rollout_id in self._seen:
-                raise DuplicateRollout(life.rollout_id, self._where)
-            self._seen.add(life.rollout_id)
+        rollouts = [life.rollout_id for life in lives]
+        if len(set(rollouts)) < len(rollouts) or not self._seen.isdisjoint(rollouts):
+            raise DuplicateRollout(self._repeated(rollouts), self._where)
+        self._seen.update(rollouts)
+
+    def _repeated(self, rollouts: Iterable[str]) -> str:
+        """The first that was there already; there is one."""
+        seen = set(self._seen)
+        for rollout in rollouts:
+            if rollout in seen:
+                return rollout
+            seen.add(rollout)
+        raise AssertionError

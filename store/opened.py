@@ -1,6 +1,7 @@
 """Loading what a ref pins, each step checked by the digest of the step before it: manifest, participants, indexes."""
 
 import hashlib
+from collections.abc import Iterable, Mapping
 
 import anyio.to_thread
 
@@ -8,8 +9,8 @@ from .again import damage_seen_twice
 from .entries import Ref
 from .errors import CorruptCheckpoint, ForeignObject, NotFound, ObjectTooLarge
 from .frames import sha256
-from .index import Frame, by_part, decode_index
-from .layout import BlobRef, CheckpointId, aggregate_key, index_key, part_key, participant_key
+from .index import NONE_KNOWN, Frame, by_part, decode_index
+from .layout import BlobRef, CheckpointId, Life, aggregate_key, index_key, part_key, participant_key
 from .limits import MIB, Limits
 from .manifest import AggregateManifest, ParticipantManifest, ParticipantRef
 from .root import Store
@@ -121,14 +122,19 @@ async def check_blob(store: Store, ref: BlobRef, max_bytes: int) -> None:
         raise CorruptCheckpoint(ref.key, "its content does not match its digest")
 
 
-async def load_frames(store: Store, manifest: ParticipantManifest) -> list[Frame]:
-    """The index that a participant manifest pins. Raises CorruptCheckpoint."""
+async def load_frames(
+    store: Store, manifest: ParticipantManifest, known: Mapping[str, Life] = NONE_KNOWN
+) -> list[Frame]:
+    """The index that a participant manifest pins. Raises CorruptCheckpoint.
+
+    Lives that are `known` by their text, as those of the scope are, come out as the same objects.
+    """
     key = index_key(manifest.checkpoint, manifest.process_name, manifest.index.sha256)
     if manifest.index.size > store.limits.max_index_bytes:
         raise CorruptCheckpoint(key, f"it announces {manifest.index.size} bytes, past the limit")
     data = await _read_index(store, key, manifest)
     # Outside of the look that is taken twice: these are the bytes that the manifest pins, and they say the same again.
-    return await anyio.to_thread.run_sync(_decode_frames, store, manifest, data, key)
+    return await anyio.to_thread.run_sync(_decode_frames, store, manifest, data, key, known)
 
 
 @damage_seen_twice
@@ -139,9 +145,16 @@ async def _read_index(store: Store, key: str, manifest: ParticipantManifest) -> 
     return data
 
 
-def _decode_frames(store: Store, manifest: ParticipantManifest, data: bytes, key: str) -> list[Frame]:
+def lives_by_text(lives: Iterable[Life]) -> dict[str, Life]:
+    """As `load_frames` takes them."""
+    return {str(life): life for life in lives}
+
+
+def _decode_frames(
+    store: Store, manifest: ParticipantManifest, data: bytes, key: str, known: Mapping[str, Life]
+) -> list[Frame]:
     sizes = [part.size for part in manifest.parts]
-    frames = decode_index(data, manifest.index.raw_size, sizes, manifest.records, key, store.limits)
+    frames = decode_index(data, manifest.index.raw_size, sizes, manifest.records, key, store.limits, known)
     for part, own in zip(manifest.parts, by_part(frames, len(sizes)), strict=True):
         if (sum(f.raw_size for f in own), sum(len(f.lives) for f in own)) != (part.raw_size, part.records):
             raise CorruptCheckpoint(key, f"it disagrees with the manifest about {part.name}")

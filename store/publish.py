@@ -37,7 +37,7 @@ from .errors import (
 from .externals import check_externals
 from .layout import CHECKPOINTS_PREFIX, BlobRef, CheckpointId, Life, aggregate_key, parse_checkpoint_key
 from .manifest import AggregateManifest, Dropped, External, ParticipantRef, StateDocument, software_versions
-from .opened import load_frames, load_participant
+from .opened import lives_by_text, load_frames, load_participant
 from .root import Store
 from .sealed import build, digest_of, seal_within
 from .statedoc import StateValue, encode_state
@@ -287,12 +287,13 @@ def check_sets(draft: Draft) -> None:
 async def check_participants(store: Store, draft: Draft) -> None:
     """Read back what the receipts pin: it is whole, it is of this round, and its lives are exactly the scope's."""
     scope = {life.rollout_id: life for life in draft.scope}
+    known = await anyio.to_thread.run_sync(lives_by_text, draft.scope)
 
     async def lives(ref: ParticipantRef) -> list[Life]:
         manifest = await load_participant(store, draft.checkpoint, ref, store.run_id)
         if manifest.parent != draft.parent:
             raise InvalidInput(f"{ref.process_name} continued {manifest.parent}, and the draft {draft.parent}")
-        return [life for frame in await load_frames(store, manifest) for life in frame.lives]
+        return [life for frame in await load_frames(store, manifest, known) for life in frame.lives]
 
     found = await map_bounded(lives, draft.participants, store.limits.requests_in_flight)
     held: dict[tuple[str, str], set[str]] = {}
@@ -317,5 +318,5 @@ def _check_life(life: Life, scope: Mapping[str, Life], process: str) -> None:
         raise InvalidInput(
             f"{process} exported {life}, which is not in the scope", hint="Commit with the round's scope"
         )
-    if expected != life:
+    if expected is not life and expected != life:
         raise DuplicateRollout(life.rollout_id, f"{process} exported {life}, and the scope has {expected}")

@@ -27,7 +27,15 @@ from .frames import sha256
 from .index import Frame, by_part, pieces
 from .layout import BlobRef, CheckpointId, Life, ProcessName, part_key
 from .manifest import AggregateManifest, Part, ParticipantManifest, ParticipantRef, differing_fields
-from .opened import check_blob, check_blob_size, load_aggregate, load_frames, load_participant, read_pinned
+from .opened import (
+    check_blob,
+    check_blob_size,
+    lives_by_text,
+    load_aggregate,
+    load_frames,
+    load_participant,
+    read_pinned,
+)
 from .records import RawRecord, Record
 from .root import Store
 from .statedoc import StateValue, decode_state
@@ -102,7 +110,8 @@ async def open_checkpoint(store: Store, which: Which | Ref = "head") -> "Checkpo
     """
     ref = which if isinstance(which, Ref) else await find_checkpoint(store, which)
     manifest = await load_aggregate(store, ref)
-    load = partial(_load_process, store, ref)
+    known = await anyio.to_thread.run_sync(lives_by_text, manifest.scope)
+    load = partial(_load_process, store, ref, known)
     processes = await map_bounded(load, manifest.participants, store.limits.requests_in_flight)
     return await anyio.to_thread.run_sync(Checkpoint, store, ref, manifest, tuple(processes))
 
@@ -122,9 +131,9 @@ async def load_parent(store: Store, ref: Ref, kind: str, name: str) -> Parent:
     return Parent(ref.checkpoint, frozenset(blobs))
 
 
-async def _load_process(store: Store, ref: Ref, participant: ParticipantRef) -> Process:
+async def _load_process(store: Store, ref: Ref, known: Mapping[str, Life], participant: ParticipantRef) -> Process:
     manifest = await load_participant(store, ref.checkpoint, participant, ref.run_id)
-    return Process(manifest, tuple(await load_frames(store, manifest)))
+    return Process(manifest, tuple(await load_frames(store, manifest, known)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,15 +396,16 @@ def _check_lives(manifest: AggregateManifest, processes: Iterable[Process]) -> N
     others = [*manifest.restarts, *(dropped.life for dropped in manifest.dropped)]
     if len({*scope, *(life.rollout_id for life in others)}) != len(manifest.scope) + len(others):
         raise CorruptCheckpoint(name, "a rollout stands twice in its three sets")
-    held: set[tuple[str, str, str]] = set()
+    held: dict[tuple[str, str], set[str]] = {}
     for process in processes:
         holder = process.name
+        rollouts = held.setdefault((holder.kind, holder.name), set())
         for life in lives_of(process):
-            key = (holder.kind, holder.name, life.rollout_id)
-            if scope.get(life.rollout_id) != life or key in held:
+            expected = scope.get(life.rollout_id)
+            if (expected is not life and expected != life) or life.rollout_id in rollouts:
                 raise CorruptCheckpoint(name, f"{holder} holds {life}, which its scope does not have so")
-            held.add(key)
-    kept = {rollout_id for _, _, rollout_id in held}
+            rollouts.add(life.rollout_id)
+    kept = set[str]().union(*held.values())
     for life in manifest.scope:
         if life.rollout_id not in kept:
             raise CorruptCheckpoint(name, f"its scope has {life}, of which no participant holds a record")
