@@ -108,14 +108,14 @@ def app_of(handler: Served, urls: Sequence[str]) -> Starlette:
 
 
 @asynccontextmanager
-async def served(*handlers: Served) -> AsyncIterator[tuple[Channels, list[str]]]:
-    """A server with a worker for each handler, each behind its forwarding; and the channels of a client."""
+async def served(*handlers: Served, forwarding: bool = True) -> AsyncIterator[tuple[Channels, list[str]]]:
+    """A server with a worker for each handler, and the channels of a client."""
     workers = [Worker() for _ in handlers]
     urls = [worker.url for worker in workers]
     async with AsyncExitStack() as stack:
         for number, (handler, worker) in enumerate(zip(handlers, workers, strict=True)):
             stack.callback(worker.socket.close)
             between = await stack.enter_async_context(Channels())
-            front = Forwarding(handler, number, urls, between)
+            front = Forwarding(handler, number, urls, between) if forwarding else handler
             await stack.enter_async_context(worker.serving(app_of(front, urls)))
         yield await stack.enter_async_context(Channels()), urls

@@ -103,7 +103,7 @@ async def test_a_call_without_an_id_is_not_sent_again() -> None:
             peer = channels.worker(cutter.url, ROLE)
 
             async def fails() -> None:
-                with pytest.raises(ParticipantError, match="cannot be reached") as caught:
+                with pytest.raises(ParticipantError, match="cannot be reached") as caught, anyio.fail_after(20):
                     await peer.call(Request(route="/hold", body={}))
                 assert (caught.value.code, caught.value.status) == (Code.UNREACHABLE, 502)
 

@@ -38,9 +38,9 @@ def life(n: int) -> Life:
 
 
 async def test_clients_of_ours_call_the_owner_at_once() -> None:
-    """Whichever worker they were told of: no call is handed on, and only the owner sees it."""
+    """Whichever worker they were told of: nobody is there who would hand a call on."""
     recorders = [Recorder(str(number)) for number in range(WORKERS)]
-    async with served(*recorders) as (channels, urls):
+    async with served(*recorders, forwarding=False) as (channels, urls):
         for n in range(24):
             reply = await channels.peer(urls[n % WORKERS], ROLE).call(Request(route="/x", body=n, life=life(n)))
             assert reply.body == {"worker": str(worker_of(f"r{n}", WORKERS)), "body": n}
