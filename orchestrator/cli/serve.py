@@ -62,14 +62,14 @@ def serve(
         "token_env": token_env,
         "path": path or (None if spec else os.getcwd()),
         "shutdown_s": shutdown_s,
-        "peers": _pairs(peer, "--peer"),
     }
     try:
         document = load_document(spec) if spec else {}
         document |= {key: value for key, value in given.items() if value is not None}
-        if option:
-            place = "model" if document.get("kind") == "model" else "options"
-            document[place] = {**(document.get(place) or {}), **_options(option)}
+        place = "model" if document.get("kind") == "model" else "options"
+        for key, found in ((place, _options(option)), ("peers", _pairs(peer))):
+            if found:
+                document[key] = {**(document.get(key) or {}), **found}
         parsed = parse_spec(document, str(spec) if spec else "the options")
     except ConfigError as error:
         start_logs({"kind": kind, "name": name})
@@ -77,17 +77,17 @@ def serve(
     raise typer.Exit(supervise(parsed))
 
 
-def _pairs(texts: list[str] | None, flag: str) -> dict[str, str] | None:
+def _pairs(texts: list[str] | None) -> dict[str, str]:
     """What stands before and after each `=`."""
     pairs = [text.partition("=") for text in texts or []]
     if any(not key or not value for key, _, value in pairs):
-        raise typer.BadParameter("it is not of the form role=url", param_hint=flag)
-    return {key: value for key, _, value in pairs} or None
+        raise typer.BadParameter("it is not of the form role=url", param_hint="--peer")
+    return {key: value for key, _, value in pairs}
 
 
-def _options(texts: list[str]) -> dict[str, Any]:
+def _options(texts: list[str] | None) -> dict[str, Any]:
     try:
-        return dict(parse_option(text) for text in texts)
+        return dict(parse_option(text) for text in texts or [])
     except InvalidInput as error:
         raise typer.BadParameter(str(error), param_hint="--option") from error
 
