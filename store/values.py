@@ -115,29 +115,33 @@ def _refuse(value: Any) -> NoReturn:
 
 
 def _hides_not_finite(nulls: int, value: Any) -> bool:
-    """Whether one of the nulls in its text is NaN or infinity; stops looking once each is found to be a None."""
+    """Whether one of the nulls in its text is NaN or infinity; stops looking once each is found to be a None.
+
+    What is near to the top comes first: there most of them stand.
+    """
     near: list[Any] = [value]
     far: list[Sequence[Any]] = []
-    while nulls and (near or far):
-        if not near:
-            near.extend(_suspects(far.pop()))
-            continue
-        item = near.pop()
-        kind = type(item)
-        if kind is str or kind is int:
-            continue
-        if item is None:
-            nulls -= 1
-        elif kind is dict:
-            near.extend(item.values())
-        elif kind is list or kind is tuple:
-            near.extend(item) if len(item) <= _SHORT else far.append(item)
-        elif kind is float:
-            if not math.isfinite(item):
-                return True
-        elif isinstance(item, Enum):
-            near.append(item.value)
-    return False
+    while True:
+        for item in near:  # It grows meanwhile.
+            kind = type(item)
+            if kind is str or kind is int:
+                continue
+            if item is None:
+                nulls -= 1
+                if not nulls:
+                    return False
+            elif kind is dict:
+                near.extend(item.values())
+            elif kind is list or kind is tuple:
+                near.extend(item) if len(item) <= _SHORT else far.append(item)
+            elif kind is float:
+                if not math.isfinite(item):
+                    return True
+            elif isinstance(item, Enum):
+                near.append(item.value)
+        if not far:
+            return False
+        near = list(_suspects(far.pop()))
 
 
 def _suspects(items: Sequence[Any]) -> Sequence[Any]:
