@@ -79,7 +79,7 @@ def test_people_get_one_table_and_sentences(tmp_path: Path) -> None:
             assert process.stdout.read() == ""
         finally:
             process.kill()
-            process.stdout.close()
+            process.communicate()
         nothing_is_left(folder, [])
     told = log.read_text(encoding="utf-8").splitlines()
     assert told[-3:] == [
