@@ -265,7 +265,10 @@ class EnvironmentServer(Holder[_State]):
     def export_state(self, held: Held[_State]) -> Any:
         """The episode at its last boundary."""
         episode = held.state.episode
-        return export_episode(episode and self._runner.as_of_now(held.life, episode))
+        exported = export_episode(episode)
+        if episode is not None and exported is not None:
+            exported["active_s"] = self._runner.active_s(held.life, episode)
+        return exported
 
     def import_state(self, payload: Any) -> _State:
         """The episode again."""

@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Literal
 
 import anyio
@@ -151,10 +152,10 @@ class EpisodeRunner:
         self._began: dict[Life, float] = {}
         """When the step in flight of each began, in active time."""
 
-    def as_of_now(self, life: Life, episode: Episode) -> Episode:
-        """The episode with the active time of its step in flight, so that a crash does not give it back."""
+    def active_s(self, life: Life, episode: Episode) -> float:
+        """With the active time of its step in flight, so that a crash does not give it back."""
         began = self._began.get(life)
-        return episode if began is None else replace(episode, active_s=self._spent(episode, began))
+        return episode.active_s if began is None else self._spent(episode, began)
 
     def _spent(self, episode: Episode, began: float) -> float:
         return episode.active_s + self.gate.active_time() - began
@@ -355,9 +356,12 @@ def failed_outside(episode: Episode, error: ParticipantError) -> Episode:
     return replace(episode, step="done", failure=failure, result=None)
 
 
+_fields_of = attrgetter(*Episode.__slots__)
+
+
 def export_episode(episode: Episode | None) -> dict[str, Any] | None:
     """An episode as JSON."""
-    return None if episode is None else {name: getattr(episode, name) for name in Episode.__slots__}
+    return None if episode is None else dict(zip(Episode.__slots__, _fields_of(episode), strict=True))
 
 
 def import_episode(payload: Mapping[str, Any] | None) -> Episode | None:

@@ -1,7 +1,6 @@
 """Steps of an episode as a table: what follows each, what a failure leads to, and the form that is exported."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -132,6 +131,6 @@ async def test_the_time_of_a_step_in_flight_is_in_the_record() -> None:
         now[0] += 5.0
         gate.close()
         now[0] += 100.0
-        assert runner.as_of_now(LIFE, Episode(row=ROW, active_s=1.0)).active_s == 6.0
+        assert runner.active_s(LIFE, Episode(row=ROW, active_s=1.0)) == 6.0
         group.cancel_scope.cancel()
-    assert runner.as_of_now(LIFE, replace(Episode(row=ROW))).active_s == 0.0
+    assert runner.active_s(LIFE, Episode(row=ROW)) == 0.0
