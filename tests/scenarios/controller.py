@@ -13,12 +13,14 @@ import anyio
 import httpx
 from anyio.abc import TaskGroup
 
+from orchestrator.adoption import Standing as Found
 from orchestrator.coordination import restore, resume, retire
 from orchestrator.errors import ControlFailed
 from orchestrator.fleet import Fleet, Member, ask_all, failures_of
 from orchestrator.rounds import Round, RoundLimits, checkpoint
 from participants import Floor, Message, Status
 from participants.data import LIFE_HEADER
+from participants.fences import position
 from participants.routing import worker_of
 from participants.wire import Blocker, Dispatched, Done, Finished, Refused, Release, Submit, Submitted
 from store import Controller as Claimed
@@ -96,15 +98,15 @@ class Controller:
                 refused += (await self.ask(member, Submit, Submitted, episodes=episodes)).refused
         return refused
 
-    async def run_at_agent(self, tasks: Sequence[Task]) -> list[Life]:
-        """Dispatch the next life of each to the agent's own `/run`, with a flat row."""
+    async def run_at_agent(self, tasks: Sequence[Task], kind: str = "agent") -> list[Life]:
+        """Dispatch the next life of each to the agent's own `/run`, or that of another kind, with a flat row."""
         lives = [self.next_life(task.rollout_id) for task in tasks]
         for life, task in zip(lives, tasks, strict=True):
-            self.group.start_soon(self._post_run, life, task)
+            self.group.start_soon(self._post_run, life, task, kind)
         return lives
 
-    async def _post_run(self, life: Life, task: Task) -> None:
-        url = self.fleet.of_kind("agent")[0].capabilities.urls[0]
+    async def _post_run(self, life: Life, task: Task, kind: str) -> None:
+        url = self.fleet.of_kind(kind)[0].capabilities.urls[0]
         async with httpx.AsyncClient(timeout=RUN_S) as http:
             try:
                 answer = await http.post(f"{url}/run", json=task.row, headers={LIFE_HEADER: str(life)})
@@ -158,8 +160,8 @@ class Controller:
         """Their results are durable."""
         for life in lives:
             self.open.pop(life.rollout_id)
-        floor = min((life.n for life in self.open.values()), default=self.dispatched)
-        self.fleet = self.fleet.with_floor(Floor(self.epoch, floor))
+        floor = min(map(position, self.open.values()), default=Floor(self.epoch, self.dispatched))
+        self.fleet = self.fleet.with_floor(floor)
         await self.ask_everybody(Release, Done, lives=tuple(lives))
 
     # Checkpoints
@@ -198,19 +200,28 @@ class Controller:
         return [blocker for status in statuses if status.phase == "preparing" for blocker in status.blockers]
 
     async def restore_head(self, ref: Ref | None = None, only: Sequence[str] | None = None) -> None:
-        """Restore what the head, or another checkpoint, has and the output has not; then `go_on` dispatches it."""
+        """Restore what the head, or another checkpoint, has and is not done or open; then `go_on` dispatches it."""
         ref = ref or self.claimed.head
         if ref is None:
             return
         manifest = (await open_checkpoint(self.store, ref)).manifest
         wanted = [life for life in manifest.scope if only is None or life.rollout_id in only]
-        scope = [life for life in wanted if life.rollout_id not in self.output]
+        scope = [life for life in wanted if life.rollout_id not in self.output and life.rollout_id not in self.open]
         if scope:
             round_id = self.claimed.next_round()
             await restore(self.fleet, round_id, ref, scope, timeout_s=RESTORE_S)
             await resume(self.fleet, round_id)
         self.restored = {life.rollout_id: life for life in scope}
         self.restarts = {life.rollout_id: life for life in manifest.restarts if life.rollout_id not in self.output}
+
+    async def take_on(self, found: Found) -> None:
+        """Let what is whole go on, retire what is broken, and restore that from the head or have it started over."""
+        self.fleet = self.fleet.with_floor(found.floor(self.epoch))
+        self.open = {life.rollout_id: life for life in found.whole}
+        if found.broken:
+            await self.retire(*found.broken)
+        await self.restore_head()
+        self.restarts |= {life.rollout_id: life for life in found.broken if life.rollout_id not in self.restored}
 
     async def go_on(self, tasks: Sequence[Task]) -> list[Life]:
         """Dispatch those of these tasks that are not done; each must have been restored."""

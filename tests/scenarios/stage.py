@@ -14,9 +14,12 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import httpx
 
+from orchestrator.adoption import standing
 from orchestrator.fleet import adopt, discover
 from orchestrator.links import HttpLink, http_client
+from participants import Floor
 from participants.ledger import Ledger, check
 from participants.wire import Finished
 from store import Life, Store, claim, open_store
@@ -70,6 +73,8 @@ class Stage:
     """Durable results by rollout."""
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     starts: int = 0
+    left_behind: list[Server] = field(default_factory=list)
+    """Zombies: others have taken their places."""
 
     # Where things are
 
@@ -141,6 +146,21 @@ class Stage:
             self.servers[role].begin()
         await self._ready(*(roles or ROLES))
 
+    async def supplant(self, *roles: str) -> dict[str, Server]:
+        """Start fresh servers in place of these, at new addresses; give the old ones, which are left as they are."""
+        folder = self.folder / f"servers-{self.starts}"
+        folder.mkdir()
+        self.starts += 1
+        old = {role: self.servers[role] for role in roles}
+        self.left_behind += old.values()
+        self.servers |= {role: Server(role, {}, folder, old[role].environment) for role in roles}
+        specs = self.specs({role: server.url for role, server in self.servers.items()})
+        for role in roles:
+            self.servers[role].spec = {**specs[role], "workers": old[role].spec["workers"]}
+            self.servers[role].begin()
+        await self._ready(*roles)
+        return old
+
     async def crash(self) -> None:
         """SIGKILL every server; return when the backend has seen them go, so that its calls are final."""
         await self.kill()
@@ -149,21 +169,30 @@ class Stage:
 
     # The controller
 
+    def http(self) -> httpx.AsyncClient:
+        """A client with the control token."""
+        return http_client(self.token)
+
     @asynccontextmanager
-    async def controller(self, *, restore: bool = True) -> AsyncIterator[Controller]:
-        """Claim, discover, adopt, restore the head; leaving it is the controller's crash, and no server's."""
+    async def controller(self, *, restore: bool = True, adopts: bool = False) -> AsyncIterator[Controller]:
+        """Claim, discover, adopt, restore the head; leaving it is the controller's crash, and no server's.
+
+        With `adopts` the whole lives that go on at the servers go on, and the head is restored for the others alone.
+        """
         async with bare_errors(), AsyncExitStack() as stack:
             store: Store = await stack.enter_async_context(self.open_store())
             claimed = await stack.enter_async_context(claim(store, take_over=True))
-            http = await stack.enter_async_context(http_client(self.token))
+            http = await stack.enter_async_context(self.http())
             fleet = await discover([HttpLink(server.url, http) for server in self.servers.values()], store.run_id)
-            fleet, _ = await adopt(fleet, claimed.epoch)
+            fleet, answers = await adopt(fleet, claimed.epoch, Floor() if adopts else None)
             group = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(group.cancel_scope.cancel)
             controller = Controller(store, claimed, fleet, self.output, http, group)
             for member in fleet.of_kind("environment"):
                 group.start_soon(controller.read_results, member)
-            if restore:
+            if adopts:
+                await controller.take_on(standing(fleet, answers))
+            elif restore:
                 await controller.restore_head()
             yield controller
 
@@ -180,7 +209,7 @@ class Stage:
 
     def end(self) -> None:
         """Kill what is left."""
-        for server in self.servers.values():
+        for server in (*self.servers.values(), *self.left_behind):
             server.kill()
 
     # The backend

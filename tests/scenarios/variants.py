@@ -33,5 +33,9 @@ one = pytest.mark.process
 """A scenario that runs with one worker each, on a local path."""
 counts = pytest.mark.parametrize("stage", _PROCESS, indirect=True)
 """(W): with all worker counts."""
+one_and_two = pytest.mark.parametrize("stage", _PROCESS[:2], indirect=True)
+"""A scenario for which it matters that a server is several processes."""
+two = pytest.mark.parametrize("stage", _PROCESS[1:2], indirect=True)
+"""One that takes several processes."""
 counts_and_s3 = pytest.mark.parametrize("stage", [*_PROCESS, _S3], indirect=True)
 """(W)(S): with all worker counts, and on S3."""
