@@ -442,12 +442,14 @@ class ControlPlane:
         try:
             with running.scope:
                 return await work()
-            raise ParticipantError(Code.STALE_ROUND, "the round was aborted, or its lease ran out, meanwhile")
+            raise _ended_meanwhile()
+        except ParticipantError as error:
+            if running.scope.cancel_called:  # What the work ran into then is no reason to be told.
+                raise _ended_meanwhile() from error
+            raise
         except StoreError as error:
             self._errors.append(str(error))
             raise from_store(error) from error
-        except ParticipantError:
-            raise
         except Exception as error:
             log.exception("%s: a hook raised", self._process)
             self._errors.append(repr(error))
@@ -456,6 +458,10 @@ class ControlPlane:
             if self._work is running:
                 self._work = None
             running.done.set()
+
+
+def _ended_meanwhile() -> ParticipantError:
+    return ParticipantError(Code.STALE_ROUND, "the round was aborted, or its lease ran out, meanwhile")
 
 
 class _Work:
