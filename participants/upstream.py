@@ -113,14 +113,20 @@ class OpenAIEndpoint:
 
     async def _once(self, route: str, body: Mapping[str, Any], life: Life | None) -> Reply:
         """One try. Raises Unreachable where another one may help."""
+        return checked(route, naming_model(await self._tried(route, body, self._timeout, _identity(life)), body))
+
+    async def _tried(
+        self, path: str, body: Mapping[str, Any], timeout: aiohttp.ClientTimeout, headers: Mapping[str, str]
+    ) -> Reply:
         try:
-            async with self._open().post(self._base + route, json=dict(body), headers=_identity(life)) as response:
+            posting = self._open().post(self._base + path, json=dict(body), headers=headers, timeout=timeout)
+            async with posting as response:
                 data = await read_whole(response, self._max_reply_bytes)
         except BROKEN as error:
             raise Unreachable(repr(error)) from error
         if response.status in RETRIED_STATUS:
             raise unreachable(response, data[:SHOWN_BYTES].decode(errors="replace"))
-        return checked(route, naming_model(Reply(response.status, parse(data)), body))
+        return Reply(response.status, parse(data))
 
     def stream(
         self, route: str, body: Mapping[str, Any], life: Life | None = None, *, call: CallId | None = None
@@ -158,14 +164,19 @@ class OpenAIEndpoint:
         return await self._call("POST", path, dict(body), timeout_s)
 
     async def tokenize(self, body: Mapping[str, Any]) -> tuple[int, ...]:
-        """The ids of what `POST /tokenize` is asked. Raises `model_failed` where there are none."""
-        reply = await self.post("/tokenize", body)
+        """The ids of what `POST /tokenize` is asked; tried as a generation is. Raises `model_failed` without any."""
+        reply = await self._question("/tokenize", body)
         return _answer(ids_of(reply), "/tokenize", "no ids", reply)
 
     async def detokenize(self, ids: Sequence[int], model: str = "") -> str:
-        """The text of ids, by `POST /detokenize`. Raises `model_failed` where there is none."""
-        reply = await self.post("/detokenize", {"tokens": list(ids), **({"model": model} if model else {})})
+        """The text of ids, by `POST /detokenize`; tried as a generation is. Raises `model_failed` without any."""
+        reply = await self._question("/detokenize", {"tokens": list(ids), **({"model": model} if model else {})})
         return _answer(text_of(reply), "/detokenize", "no text", reply)
+
+    async def _question(self, path: str, body: Mapping[str, Any]) -> Reply:
+        """What a generation cannot be continued without, so that it is waited for as long."""
+        timeout = aiohttp.ClientTimeout(total=CALL_TIMEOUT_S, connect=30.0)
+        return await self._patience(lambda: self._tried(path, body, timeout, {}))
 
     async def _call(self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float) -> Reply:
         timeout = aiohttp.ClientTimeout(total=timeout_s, connect=30.0)

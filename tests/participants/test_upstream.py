@@ -98,6 +98,24 @@ async def test_nobody_at_the_address_is_tried_again_until_somebody_is() -> None:
     assert [reply.status for reply in replies] == [200]
 
 
+async def test_what_a_continuation_asks_for_is_waited_for_as_long_as_a_generation() -> None:
+    """The text of the beginning of a broken call is asked for while its backend is being started again."""
+    port, told = free_port(), list[str]()
+    backend = Backend(Settings())
+    async with Watched(f"http://127.0.0.1:{port}") as endpoint, anyio.create_task_group() as group:
+
+        async def ask() -> None:
+            told.append(await endpoint.detokenize([104, 105]))
+            group.cancel_scope.cancel()
+
+        group.start_soon(ask)
+        await endpoint.first_try.wait()
+        async with serving(backend, port=port):
+            await anyio.sleep_forever()
+    backend.close()
+    assert told == ["hi"]
+
+
 async def test_what_cannot_be_had_is_model_failed() -> None:
     """A failure that stays, and nobody at the address, streamed or not, end with the same code and say where."""
     backend = Backend(Settings(control=True))
