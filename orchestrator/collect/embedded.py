@@ -197,6 +197,9 @@ class EmbeddedWorlds:
     async def recover(self, lost: Lost, rows: int) -> None:
         """Nobody is lost."""
 
+    def die(self) -> None:
+        """They end with the process."""
+
     async def watch_endpoint(self) -> None:
         """Where it is the configuration's own."""
         if isinstance(self._parts.upstream, Endpoint):

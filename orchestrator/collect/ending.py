@@ -46,6 +46,8 @@ class Ending:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: tuple[Act, float] = (_nothing, 0.0)
         self._checkpoint: Act = _nothing
+        self.dying: Act = _nothing
+        """What the end of the process in the middle of everything takes with it; it waits for nothing."""
         self._limits: queue.SimpleQueue[float] = queue.SimpleQueue()  # Its put is reentrant, as a signal needs it.
 
     def install(self) -> None:
@@ -98,6 +100,8 @@ class Ending:
 
     def leave(self) -> None:
         """End the process now."""
+        with suppress(Exception):
+            self.dying()
         with suppress(OSError):
             os.write(2, (_SHOW_CURSOR if os.isatty(2) else b"") + _LAST_WORDS)
         os._exit(self.code)

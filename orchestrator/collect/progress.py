@@ -68,6 +68,11 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
         f"  this start: {facts['rows']} rows with {facts['tokens']} tokens, {facts['failures']} failures; "
         f"{_gone_on(facts)}, {facts['dropped']} dropped",
     ]
+    if facts["servers_lost"] or facts["adopted"]:
+        lost = f"{facts['servers_lost']} times a server or worker was lost and came back"
+        lines.append(
+            f"  {lost}; {facts['adopted']} episodes went on at servers that outlived that, or their controller"
+        )
     if facts["failed_for_good"]:
         lines.append(f"  why they failed is in {facts['failures_file']}; --retry-failed tries them again")
     if every.get("continued", 0) > facts["continued"] or every.get("restarted", 0) > facts["restarted"]:

@@ -75,6 +75,7 @@ async def collect(
             fields = await anyio.to_thread.run_sync(fingerprint, config, rollouts)
             await anyio.to_thread.run_sync(check_places, config, options.file)
             worlds = await _make_worlds(stack, config, options, emit, upstream)
+            ending.dying = worlds.die
             store, segments = await _open_storage(stack, config, options, segments)
             run = Run(config, options, emit, rollouts, fields, segments, worlds, store, ending=ending, summary=summary)
             run.left, run.wishes = await segments.leftovers(), options.wishes

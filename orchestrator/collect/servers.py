@@ -157,6 +157,10 @@ class ServedWorlds:
     def _is_here(self, role: str) -> bool:
         return any(server.role == role and server.pid is not None for server in self._deployment.servers)
 
+    def die(self) -> None:
+        """Kill what runs here."""
+        self._deployment.kill_at_once()
+
     async def watch_endpoint(self) -> None:
         """Look whether it answers; what waits there the model servers know."""
         if self._endpoint is not None:

@@ -84,6 +84,9 @@ class Worlds(Protocol):
         `rows` is how many this start has delivered so far, which tells whether it gets on.
         """
 
+    def die(self) -> None:
+        """The process ends at once: leave nothing that can be taken along. Takes no lock, and waits for nothing."""
+
     async def watch_endpoint(self) -> None:
         """Tell of an endpoint that does not answer, until cancelled."""
 

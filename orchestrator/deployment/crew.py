@@ -159,6 +159,11 @@ class Crew:
         others = [other for other in self._processes if other != role]
         await anyio.to_thread.run_sync(lambda: kill_marked(self._folder, but=others))
 
+    def kill_at_once(self) -> None:
+        """SIGKILL to all of them, for a process that ends now. Takes no lock, so also a signal handler may call it."""
+        for process in self._processes.values():
+            process.kill_at_once()
+
     def hurry(self) -> None:
         """Let an end, which goes on or will come, wait for nothing: kill at once."""
         self._hurried = True

@@ -253,6 +253,10 @@ class Deployment:
         """Let `stop`, which goes on or will come, wait for nothing: kill at once."""
         self._crew.hurry()
 
+    def kill_at_once(self) -> None:
+        """Kill everything that runs here, for a process that ends now; a signal handler may call it."""
+        self._crew.kill_at_once()
+
     async def stop(self) -> list[str]:
         """End everything that runs here within shutdown_s, then kill; gives the roles that had to be killed.
 

@@ -67,12 +67,17 @@ class Process:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
 
-    def kill_group(self) -> None:
-        """SIGKILL to its group, and reap it; nothing where its pid may be somebody else's by now."""
+    def kill_at_once(self) -> bool:
+        """SIGKILL to its group, and wait for nothing; False where its pid may be somebody else's by now."""
         ours = not _has_ended(self.pidfd) if self.child is None else self.child.returncode is None
         if ours:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
+        return ours
+
+    def kill_group(self) -> None:
+        """SIGKILL to its group, and reap it; nothing where its pid may be somebody else's by now."""
+        ours = self.kill_at_once()
         if self.child is not None:
             with suppress(subprocess.TimeoutExpired):
                 self.child.wait(KILL_S)

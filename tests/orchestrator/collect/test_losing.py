@@ -99,6 +99,9 @@ class Losable:
     async def look(self) -> None:
         pass
 
+    def die(self) -> None:
+        pass
+
     async def watch_endpoint(self) -> None:
         pass
 

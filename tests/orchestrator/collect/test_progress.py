@@ -120,6 +120,16 @@ def test_the_summary_says_where_failures_are_and_how_to_try_them_again() -> None
     assert "why they failed is in out_failures.jsonl; --retry-failed tries them again" in shown.getvalue()
 
 
+def test_the_summary_says_how_often_servers_were_lost_and_what_went_on() -> None:
+    """Where it happened, and else nothing."""
+    console, shown = terminal()
+    facts = Summary(exit_code=0, rollouts=2, done=2).as_facts()
+    plain_events(console)("summary", facts)
+    assert "server" not in shown.getvalue()
+    plain_events(console)("summary", {**facts, "servers_lost": 2, "adopted": 5})
+    assert "2 times a server or worker was lost and came back; 5 episodes went on" in shown.getvalue()
+
+
 def test_totals_of_earlier_starts_are_read_from_a_checkpoint_and_added() -> None:
     """A state without them, or with something else in their place, counts for nothing."""
     totals = Totals(3, 1, 20, 300)

@@ -223,6 +223,20 @@ def test_a_server_that_dies_each_time_ends_the_run_loudly(run: Run) -> None:
     assert run.finish().summary["rows"] == 4
 
 
+def test_a_second_signal_ends_the_servers_too(run: Run) -> None:
+    """The process ends at once while a tool call hangs, and takes its servers with it."""
+    run.hold.touch()
+    over_servers(run)
+    with run.start() as start:
+        until(lambda: len(run.seen_tools()) == 4, told=start.told)
+        start.signal(signal.SIGTERM)
+        until(lambda: start.events("stopping"), told=start.told)
+        start.signal(signal.SIGTERM)
+        start.wait(75)
+    assert not start.events("retired")
+    until(lambda: run.end_servers() == {})
+
+
 def test_servers_need_a_store(run: Run) -> None:
     """A fleet without checkpoints is refused, with what to write instead."""
     over_servers(run).checkpoint_url = None
