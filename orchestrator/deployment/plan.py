@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from participants.serving.spec import ServerSpec, parse_spec
+from participants.serving.spec import ServerSpec, parse_spec, split_address
 
 from .config import ROLES, FleetTable
 from .state import FleetState
@@ -107,9 +107,15 @@ def addresses(config: "Participants", table: FleetTable, before: FleetState | No
     for role in roles_of(config):
         server = table.server(role)
         if server.url is None:
-            found = before.find(role) if before and "listen" not in server.model_fields_set else None
-            wanted[role] = found.listen if found else server.listen
+            found = before.find(role) if before else None
+            wanted[role] = found.listen if found and _fits(found.listen, server.listen) else server.listen
     return wanted
+
+
+def _fits(listen: str, wanted: str) -> bool:
+    """Whether an address is what the file asks for: any port of a host, or exactly this one."""
+    (host, port), (at, any_port) = split_address(listen), split_address(wanted)
+    return host == at and any_port in (0, port)
 
 
 def make_plan(

@@ -137,12 +137,16 @@ def test_a_survivor_serves_if_it_is_what_is_planned_where_it_is_planned(tmp_path
 
 
 def test_a_server_has_the_address_that_its_callers_know(tmp_path: Path) -> None:
-    """Free ports are those of before; the file's own win; without either, any."""
-    config = load(tmp_path, fleet='[fleet.servers."agent.main"]\nlisten = "127.0.0.1:7777"')
+    """Free ports are those of before, whether the file asks for one or says nothing; its own ports and hosts win."""
+    tables = {"resources.counter": "127.0.0.1:0", "agent.main": "127.0.0.1:7777", "model.main": "127.0.0.2:0"}
+    text = "".join(f'[fleet.servers."{role}"]\nlisten = "{listen}"\n' for role, listen in tables.items())
+    config = load(tmp_path, fleet=text)
     assert config.fleet is not None
-    counter, _, agent, _ = planned(config).specs
-    before = FleetState(boot="b", servers=(state_of(counter), state_of(agent)))
-    wanted = addresses(config, config.fleet, before)
-    assert wanted["resources.counter"] == "127.0.0.1:7001"
-    assert wanted["agent.main"] == "127.0.0.1:7777"
-    assert wanted["model.main"] == "127.0.0.1:0"
+    before = FleetState(boot="b", servers=tuple(map(state_of, planned(config).specs)))
+    assert addresses(config, config.fleet, before) == {
+        "resources.counter": "127.0.0.1:7001",
+        "model.main": "127.0.0.2:0",
+        "agent.main": "127.0.0.1:7777",
+        "environment.main": "127.0.0.1:7004",
+    }
+    assert addresses(config, config.fleet, None)["environment.main"] == "127.0.0.1:0"
