@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
@@ -14,7 +15,17 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
 from orchestrator.links import NAMES, HttpLink, Link, LocalLink, http_client
-from participants import CONTROL_PREFIX, OPERATIONS, Code, ControlPlane, Done, Message, ParticipantError, control_app
+from participants import (
+    CONTROL_PREFIX,
+    OPERATIONS,
+    Code,
+    ControlPlane,
+    Done,
+    Message,
+    ParticipantError,
+    Status,
+    control_app,
+)
 from participants.wire import (
     Abort,
     Adopt,
@@ -31,7 +42,7 @@ from participants.wire import (
 )
 from store import CheckpointId
 from tests.support.checkpoints import memory_store
-from tests.support.owners import ON_PUSHED_LOOP, Notebook, Pause, controlled, failing, lives, notebook
+from tests.support.owners import ON_PUSHED_LOOP, Notebook, Pause, controlled, failing, lives, notebook, settle
 
 pytestmark = [pytest.mark.unit, pytest.mark.anyio]
 
@@ -134,6 +145,41 @@ async def test_blockers_are_the_same_over_either_link(kind: str) -> None:
         named = [(b.life, b.participant, b.step, b.reason) for b in answer.blockers]
         assert named == [(LIFE, "agent.main", "write", "it writes a")]
         pause.released.set()
+
+
+@both
+async def test_a_status_names_as_many_blockers_as_are_asked_for(kind: str) -> None:
+    """And always the number of all."""
+    async with linked(kind) as ends, anyio.create_task_group() as group:
+        pause = ends.owner.hooks["write"] = Pause()
+        for life in lives(25):
+            group.start_soon(partial(ends.owner.write, life, "a", creates=True))
+        await settle()
+        for asked, named in ((None, 20), (0, 0), (1, 1), (1000, 25)):
+            status = await (ends.link.status() if asked is None else ends.link.status(asked))
+            assert (len(status.blockers), status.blocker_count) == (named, 25)
+        pause.released.set()
+
+
+@pytest.mark.parametrize("given", ["-1", "x", "1.5", "9" * 12, "\u0663"])
+async def test_a_number_of_blockers_that_is_none_is_refused(given: str) -> None:
+    """By name, as any field of a message."""
+    async with linked("http") as ends:
+        assert isinstance(ends.link, HttpLink)
+        with pytest.raises(ParticipantError, match="blockers") as caught:
+            await ends.link._request("GET", f"status?blockers={given}", None, Status)
+        assert caught.value.code is Code.INVALID_REQUEST
+
+
+@both
+async def test_a_link_leads_to_other_processes_only_over_http(kind: str) -> None:
+    """With the same client; what is in this process has no address."""
+    async with linked(kind) as ends:
+        if kind == "http":
+            assert repr(ends.link.at("http://there:1/")) == "<HttpLink http://there:1/checkpoint/v1>"
+        else:
+            with pytest.raises(ConnectionError, match="in this process"):
+                ends.link.at("http://there:1/")
 
 
 @both
