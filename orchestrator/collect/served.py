@@ -6,7 +6,7 @@ known that the server is lost. That is safe: every operation here does the same 
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -137,7 +137,8 @@ class ServedWorld:
         answers: list[tuple[str, Worked]] = []
 
         async def ask(member: Member) -> None:
-            answers.append((member.kind, await self._send(member, partial(AskWork, rollouts=rollouts), Worked)))
+            with suppress(ControlFailed):  # As of a record that is malformed: its dispatch says what is wrong with it.
+                answers.append((member.kind, await self._send(member, partial(AskWork, rollouts=rollouts), Worked)))
 
         await self._to_all([member for member in self._now().members if member.kind != "resources"], ask)
         return {rollout_id: Work(*count) for rollout_id, count in joined(answers).items()}

@@ -12,10 +12,11 @@ from tests.support.backend import start_backend
 from tests.support.waiting import until
 
 from .harness import Run, Start, read_rows
-from .test_stopping import hold_second_calls, repeated_prompts, wait_held
+from .test_stopping import hold_second_calls, repeated_prompts
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
+PATIENCE_S = 90.0
 ROLES = ("environment.main", "agent.main", "model.main", "resources.counter")
 
 
@@ -23,6 +24,12 @@ def over_servers(run: Run, workers: int = 1, mode: str = "start", **fleet: Any) 
     """The same run with a server for each role."""
     run.fleet = {"mode": mode, "workers": dict.fromkeys(ROLES, workers), **fleet}
     return run
+
+
+def all_held(run: Run, start: Start) -> None:
+    """Until the second call of each of the four rollouts is held; servers take long to come up on a busy machine."""
+    until(lambda: start.events("started") or not start.lives(), PATIENCE_S, start.told)
+    until(lambda: run.backend.control.counts()["held"] == 4, PATIENCE_S, start.told)
 
 
 def rewards(run: Run) -> list[float]:
@@ -55,7 +62,7 @@ def test_sigterm_checkpoints_and_stops_the_servers_and_the_same_command_continue
     """It ends with 75; the next start, with another number of workers, repeats no completed call."""
     hold_second_calls(over_servers(run, workers))
     with run.start() as start:
-        wait_held(run, start, 4)
+        all_held(run, start)
         start.signal(signal.SIGTERM)
         start.wait(75)
     assert start.summary["checkpoints"] == 1
@@ -71,9 +78,9 @@ def test_sigusr1_takes_a_checkpoint_and_the_run_goes_on(run: Run) -> None:
     """It has every rollout, and no call is made twice."""
     hold_second_calls(over_servers(run))
     with run.start() as start:
-        wait_held(run, start, 4)
+        all_held(run, start)
         start.signal(signal.SIGUSR1)
-        until(lambda: start.events("checkpoint"), told=start.told)
+        until(lambda: start.events("checkpoint"), within_s=PATIENCE_S, told=start.told)
         run.backend.control.release()
         start.wait(0)
     assert start.events("checkpoint")[0]["rollouts"] == 4
@@ -86,11 +93,11 @@ def test_a_server_that_dies_is_started_again_and_its_episodes_go_on_from_the_che
     """Loudly, in the same process; nothing before the checkpoint is done again, and no attempt is counted as failed."""
     hold_second_calls(over_servers(run))
     with run.start() as start:
-        wait_held(run, start, 4)
+        all_held(run, start)
         start.signal(signal.SIGUSR1)
-        until(lambda: start.events("checkpoint"), told=start.told)
+        until(lambda: start.events("checkpoint"), within_s=PATIENCE_S, told=start.told)
         os.killpg(run.servers()[role], signal.SIGKILL)
-        until(lambda: start.events("went_on"), told=start.told)
+        until(lambda: start.events("went_on"), within_s=PATIENCE_S, told=start.told)
         run.backend.control.release()
         start.wait(0)
     assert any(name.startswith(role) for name in lost(start))
@@ -107,11 +114,11 @@ def test_a_worker_that_dies_costs_its_own_episodes_alone(run: Run, role: str) ->
     """Those of the other worker are adopted and go on as they are; its own are restored."""
     hold_second_calls(over_servers(run, 2))
     with run.start() as start:
-        wait_held(run, start, 4)
+        all_held(run, start)
         start.signal(signal.SIGUSR1)
-        until(lambda: start.events("checkpoint"), told=start.told)
+        until(lambda: start.events("checkpoint"), within_s=PATIENCE_S, told=start.told)
         os.kill(run.workers(role)[0], signal.SIGKILL)
-        until(lambda: start.events("went_on"), told=start.told)
+        until(lambda: start.events("went_on"), within_s=PATIENCE_S, told=start.told)
         run.backend.control.release()
         start.wait(0)
     [went_on] = start.events("went_on")
@@ -127,10 +134,10 @@ def test_a_controller_that_adopts_goes_on_with_what_its_servers_do(run: Run) -> 
     """After SIGKILL of the collector alone nothing is restored or done again, and each row is written once."""
     hold_second_calls(over_servers(run, mode="adopt"))
     with run.start() as start:
-        wait_held(run, start, 4)
+        all_held(run, start)
         before = run.servers()
     with run.start() as again:
-        until(lambda: again.events("started"), told=again.told)
+        until(lambda: again.events("started"), within_s=PATIENCE_S, told=again.told)
         run.backend.control.release()
         again.wait(0)
     assert {event["role"] for event in again.events("server_adopted")} == set(ROLES)
@@ -145,7 +152,7 @@ def test_results_that_came_while_nobody_collected_are_delivered_once(run: Run) -
     """They are kept by the environment server until the next controller has them."""
     hold_second_calls(over_servers(run, mode="adopt"))
     with run.start() as start:
-        wait_held(run, start, 4)
+        all_held(run, start)
     run.backend.control.release()
     until(lambda: sum(line["kind"] == "verify" for line in run.seen_tools()) == 4)
     again = run.finish()
@@ -163,7 +170,7 @@ def test_attaching_to_servers_that_do_not_answer_is_refused_before_anything_is_c
     over_servers(run, mode="start", start_s=60.0)
     hold_second_calls(run)
     with run.start() as first:
-        wait_held(run, first, 4)
+        all_held(run, first)
     run.end_servers()
     over_servers(run, mode="attach", start_s=0.5)
     with run.start() as start:
@@ -179,7 +186,7 @@ def test_a_second_collector_touches_no_server_of_a_live_one(run: Run) -> None:
     """It is refused with 2 before it would end what it might take for leftovers; the first one is not disturbed."""
     hold_second_calls(over_servers(run))
     with run.start() as first:
-        wait_held(run, first, 4)
+        all_held(run, first)
         before = run.servers()
         with run.start() as second:
             second.wait(2)
@@ -194,12 +201,12 @@ def test_a_collector_that_takes_over_waits_for_the_servers_of_the_first(run: Run
     """The first one hears that it is fenced, stops its servers and ends with 76; each row is there once."""
     hold_second_calls(over_servers(run))
     with run.start() as first:
-        wait_held(run, first, 4)
+        all_held(run, first)
         first.signal(signal.SIGUSR1)
-        until(lambda: first.events("checkpoint"), told=first.told)
+        until(lambda: first.events("checkpoint"), within_s=PATIENCE_S, told=first.told)
         with run.start("--take-over") as second:
             first.wait(76)
-            until(lambda: second.events("started"), told=second.told)
+            until(lambda: second.events("started"), within_s=PATIENCE_S, told=second.told)
             run.backend.control.release()
             second.wait(0)
     assert (second.summary["continued"], second.summary["rows"]) == (4, 4)
@@ -228,9 +235,9 @@ def test_a_second_signal_ends_the_servers_too(run: Run) -> None:
     run.hold.touch()
     over_servers(run)
     with run.start() as start:
-        until(lambda: len(run.seen_tools()) == 4, told=start.told)
+        until(lambda: len(run.seen_tools()) == 4, within_s=PATIENCE_S, told=start.told)
         start.signal(signal.SIGTERM)
-        until(lambda: start.events("stopping"), told=start.told)
+        until(lambda: start.events("stopping"), within_s=PATIENCE_S, told=start.told)
         start.signal(signal.SIGTERM)
         start.wait(75)
     assert not start.events("retired")
