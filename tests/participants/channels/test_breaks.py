@@ -202,6 +202,7 @@ async def test_a_server_that_is_not_ready_yet_is_asked_again() -> None:
             peer = channels.peer(worker.url, ROLE)
             with pytest.raises(ParticipantError, match="503"):
                 await peer.call(Request(route="/x", body={}))
+            assert set(refusals) == {WORKERS_PATH}  # It is not taken for one that knows no workers.
             assert (await peer.call(numbered(0))).ok
     assert set(refusals) == {WORKERS_PATH, CHANNEL_PATH}
 
