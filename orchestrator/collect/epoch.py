@@ -57,7 +57,7 @@ class Run:
     left: list[str] = field(default_factory=list)
     """What killed starts left half written beside the output."""
     began: float = field(default_factory=time.monotonic)
-    """Before the claim, on the monotonic clock."""
+    """Before the first claim, on the monotonic clock; for a later epoch when it has ended all rounds of earlier ones."""
 
 
 @asynccontextmanager
@@ -146,6 +146,7 @@ async def _collect(run: Run, world: World, watching: anyio.CancelScope) -> None:
         run.summary.found_done = len(ledger.done)
         _tell_start(run, ledger, world)
     else:
+        run.began = time.monotonic()
         run.emit("went_on", {"epoch": ledger.epoch, **_counts(ledger)})
     try:
         stopped = await _until_done(run, collector)
