@@ -24,7 +24,8 @@ from .wire import OPERATIONS, RESULTS, Beat, Began, Capabilities, Finished, Resu
 
 CONTROL_PREFIX = "/checkpoint/v1"
 LINES = "application/x-ndjson"
-MAX_BODY_BYTES = 64 * 1024 * 1024
+MAX_BODY_BYTES = 256 * 1024 * 1024
+"""For episodes with long rows, of which a controller may submit thousands at once."""
 LARGE_BODY_BYTES = 256 * 1024
 """From here on a body, such as a scope of very many lives, is parsed beside the event loop."""
 

@@ -335,9 +335,10 @@ class ControlPlane:
         if missing := set(call.scope).difference(checkpoint.manifest.scope):
             raise ParticipantError(Code.SCOPE_MISMATCH, f"{min(missing)} is not in the scope of {checkpoint!r}")
         shares = checkpoint.shares(self._owner.kind, self._owner.name)
-        await checkpoint.verify_shares(shares)  # Each participant its own; the controller what is the controller's.
-        state = [await checkpoint.process_state(share) for share in shares]
         number, workers = call.shard
+        # Each participant its own, and of several workers each a part: unless all succeed, nothing is activated.
+        await checkpoint.verify_shares(shares[number::workers])
+        state = [await checkpoint.process_state(share) for share in shares]
         own = frozenset(life for life in call.scope if worker_of(life.rollout_id, workers) == number)
         async with checkpoint.raw_records(shares, rollouts={life.rollout_id for life in own}) as records:
             await self._owner.stage(own, records, state, epoch=call.epoch)

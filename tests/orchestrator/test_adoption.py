@@ -6,12 +6,15 @@ from typing import Any
 import pytest
 
 from orchestrator.adoption import Standing, standing
-from orchestrator.coordination import retire
+from orchestrator.coordination import restore, resume, retire
 from orchestrator.fleet import Fleet, Member
 from orchestrator.links import LocalLink
+from orchestrator.rounds import RoundLimits, checkpoint
 from participants import Adopted, Code, Dispatched, Floor, ParticipantError, Request, Submit, Submitted
 from participants.data import CallId
-from store import Life
+from participants.routing import worker_of
+from store import Life, claim
+from tests.support.checkpoints import memory_store
 from tests.support.owners import settle
 from tests.support.replaceable import ROLES, Servers, servers
 from tests.support.scripted import counter_row
@@ -200,6 +203,44 @@ ROUTES = {
     "resources": ("/seed_session", "/close_session", "/verify", "/increment_counter", "/no_such_tool"),
 }
 """Every data route of every kind."""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_life_that_was_adopted_is_saved_and_continued_like_any_other(workers: int) -> None:
+    """By a checkpoint of the controller that adopted it, and a restore of a third one; nothing behind it runs again."""
+    store = memory_store()
+    async with claim(store) as controller:
+        first = controller.epoch
+    async with servers(store, workers=workers, epoch=first) as at:
+        pause = at.hold("model r0 1")
+        environment = next(m for m in at.fleet.of_kind("environment") if own(m, LIFE))
+        episodes = (Dispatched(life=LIFE, row=ROW),)
+        await environment.link.send(Submit(**at.fleet.envelope(environment), episodes=episodes), Submitted)
+        await pause.reached.wait()
+        async with claim(store, take_over=True) as controller:
+            found = await at.adopt(controller.epoch)
+            at.fleet = at.fleet.with_floor(found.floor(controller.epoch))
+            assert found.whole == {LIFE}
+            async with checkpoint(at.fleet, controller, RoundLimits()) as standing_still:
+                standing_still.take(scope=[LIFE])
+            assert standing_still.published is not None
+    async with claim(store, take_over=True) as controller, servers(store, workers=3, epoch=controller.epoch) as at:
+        assert controller.head is not None
+        round_ = controller.next_round()
+        await restore(at.fleet, round_, controller.head, [LIFE], timeout_s=20)
+        await resume(at.fleet, round_)
+        following = Life("r0", controller.epoch, 1, 0)
+        await at.environment(following).dispatch(following, ROW)
+        assert (await at.adopt(controller.epoch + 1)).whole == {following}
+        result = await at.environment(following).next_result(0)
+        assert result is not None
+        assert (result.row or {})["reward"] == 1.0
+        assert at.journal.order[0] == "model r0 1"
+
+
+def own(member: Member, life: Life) -> bool:
+    """Whether a life belongs to a worker."""
+    return worker_of(life.rollout_id, member.capabilities.workers) == member.capabilities.worker
 
 
 # The decision alone

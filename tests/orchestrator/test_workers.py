@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.adoption import standing
 from orchestrator.coordination import commit, prepare, renew, restore, resume, retire
-from orchestrator.errors import CommitFailed, ControlFailed, TalliesDiffer
+from orchestrator.errors import CommitFailed, ControlFailed, RestoreFailed, TalliesDiffer
 from orchestrator.fleet import adopt, discover
 from participants import Capabilities, Floor, Modes, ParticipantError
 from participants.routing import worker_of
@@ -172,6 +172,25 @@ async def test_a_restore_gives_each_worker_its_own_rollouts(after: int) -> None:
         if stranger is not None:
             with pytest.raises(ParticipantError, match="not known"):
                 await stranger.owner.write(Life(LIVES[0].rollout_id, 9, 1, 0), "c")
+
+
+@pytest.mark.parametrize("process", ["w0", "w1"])
+@pytest.mark.parametrize("after", [1, 2, 3])
+async def test_damage_in_the_share_of_any_process_is_found_however_many_restore(process: str, after: int) -> None:
+    """Each worker verifies a part of the shares, together all of them; nothing is activated anywhere."""
+    store = memory_store()
+    async with shared_out(store, workers=2) as at:
+        ref = await save(at, store)
+    shares = (await open_checkpoint(store, ref)).shares("resources")
+    share = next(share for share in shares if share.name.process == process)
+    part = share.key_of(share.frames[0])
+    data = await store.backend.get(part, max_bytes=2**20)
+    await store.backend.put(part, data[:-4] + bytes(4))
+    async with party(store, workers=after) as at:
+        await at.adopt(9)
+        with pytest.raises(RestoreFailed, match="corrupt_checkpoint"):
+            await restore(at.fleet, round_id(1, 9), ref, LIVES, timeout_s=50)
+        assert at.brought() == [0] * len(at.servers)
 
 
 async def test_the_records_of_a_server_are_joined_over_its_workers() -> None:

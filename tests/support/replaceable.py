@@ -121,9 +121,9 @@ class Servers:
         old.die()
         await settle(200)
 
-    async def adopt(self) -> Standing:
+    async def adopt(self, epoch: int = 0) -> Standing:
         """A new controller comes, in an epoch of its own; what goes on is not ended."""
-        self.epoch += 1
+        self.epoch = epoch or self.epoch + 1
         every = [worker for server in self.by_role.values() for worker in server.workers]
         found = await discover([LocalLink(worker.plane) for worker in every], self.store.run_id)
         self.fleet, answers = await adopt(found, self.epoch, Floor())
@@ -144,8 +144,8 @@ class Servers:
 
 
 @asynccontextmanager
-async def servers(store: Store | None = None, *, workers: int = 1) -> AsyncIterator[Servers]:
-    """Four servers with so many workers each, adopted in the first epoch."""
+async def servers(store: Store | None = None, *, workers: int = 1, epoch: int = 1) -> AsyncIterator[Servers]:
+    """Four servers with so many workers each, adopted in an epoch."""
     async with AsyncExitStack() as stack:
         made = Servers(store or memory_store(), stack)
         made.upstream = ScriptedUpstream(made.journal)
@@ -171,7 +171,7 @@ async def servers(store: Store | None = None, *, workers: int = 1) -> AsyncItera
         made.by_role = {role: Server(role, make) for role, make in makers.items()}
         for role, server in made.by_role.items():
             server.workers = [await made.start(role, number, workers) for number in range(workers)]
-        await made.adopt()
+        await made.adopt(epoch)
         yield made
         for server in made.by_role.values():
             for worker in server.workers:
