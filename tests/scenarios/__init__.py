@@ -23,6 +23,8 @@ What else there is:
 
     stage.start(), kill("agent.main"), restart(...), crash()     servers alone; `stage.servers[role].kill_worker(0)`
     async with stage.controller() as controller:                 a controller alone: leaving it kills no server
+    async with stage.controller(adopts=True) as controller:      one that lets what goes on there go on
+    old = await stage.supplant("agent.main")                     fresh servers beside old ones, which become zombies
     stage.model, agent, environment, counter, capture, resources settings of the servers; set them before the start
     stage.hold_tools("tool 1001", "verify"), let_tools_go()      tool calls and verifications wait once they are logged
     await stage.logged(2), logged(1, "verify")                   until the counter has begun so many
@@ -31,6 +33,10 @@ What else there is:
     controller.wait(life), deliver(life), release(life)          the result alone; with release; the release alone
     controller.retire, dispatch, run_at_agent, ask, statuses     one control operation, or data call, by hand
     await stage.wait(finished=3), held(1)                        events at the backend; nothing ever sleeps
+    gates = gated(stage); gates.shut("commit"), reached, open    breaking.py: a counter held in the middle of a round
+    acting(controller, Activate, before={name: act})             a message to a member does something first, or after
+    await doom(stage, "entry")                                   a controller of its own that is killed at that point
+    suspend(server), wake(server)                                SIGSTOP and SIGCONT of its workers
 
 A test is `test_<number>_<claim>`; tests/scenarios/test_numbers.py checks that every number has one. Set no port and no
 path; give each rollout a task of another number, or the witnesses cannot be read. Plant the bug that it is for, once.

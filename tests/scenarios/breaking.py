@@ -95,14 +95,15 @@ def late_calls(stage: Stage, life: Life, task: Task) -> dict[tuple[str, str], An
 
 
 async def said_to(
-    stage: Stage, controller: Controller, life: Life, task: Task
+    stage: Stage, controller: Controller, life: Life, task: Task, only: str = ""
 ) -> dict[tuple[str, str], tuple[int, str]]:
-    """How each of the late calls of a life is answered: status and code."""
+    """How each of the late calls of a life is answered, or those on one route: status and code."""
     answers = {}
     for (role, route), body in late_calls(stage, life, task).items():
-        url = f"{stage.servers[role].url}{route}"
-        answer = await controller.http.post(url, json=body, headers={LIFE_HEADER: str(life)}, timeout=RESULT_S)
-        answers[role, route] = answer.status_code, answer.headers.get(ERROR_HEADER, "")
+        if only in ("", route):
+            url = f"{stage.servers[role].url}{route}"
+            answer = await controller.http.post(url, json=body, headers={LIFE_HEADER: str(life)}, timeout=RESULT_S)
+            answers[role, route] = answer.status_code, answer.headers.get(ERROR_HEADER, "")
     return answers
 
 

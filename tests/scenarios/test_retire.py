@@ -239,9 +239,15 @@ async def test_23_the_calls_of_a_zombie_participant_are_refused_by_life(stage: S
     )
 
 
+async def begun(stage: Stage, controller: Controller, life: Life) -> list[tuple[int, str]]:
+    """How the two servers at which episodes begin answer one of this life."""
+    answers = await said_to(stage, controller, life, Task(9), "/run")
+    return list(answers.values())
+
+
 @one
 async def test_24_a_controller_that_comes_to_living_servers_adopts_what_goes_on_there(stage: Stage) -> None:
-    """Nothing is restored or done again, and a result that nobody had acknowledged is delivered once."""
+    """Nothing is restored or done again, what nobody had acknowledged is delivered once, and no older life begins."""
     slow, quick = Task(0), Task(1)
     stage.hold(slow, call=2)
     await stage.start()
@@ -253,6 +259,10 @@ async def test_24_a_controller_that_comes_to_living_servers_adopts_what_goes_on_
     async with stage.controller(adopts=True) as after:
         assert after.open == {life.rollout_id: life for life in lives}
         assert await total(after, "restored") == 0
+        never = Life("r9", before.epoch, 0, 9)
+        assert await begun(stage, after, never) == [(409, "stale_epoch")] * 2
+        [refused] = await after.dispatch({never: Task(9).row})
+        assert refused.code == "stale_epoch"
         await after.deliver(lives[1])
         stage.release()
         await after.deliver()
