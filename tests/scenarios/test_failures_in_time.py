@@ -4,9 +4,9 @@ import anyio
 import pytest
 
 from orchestrator.coordination import commit, prepare, renew, resume
-from orchestrator.errors import CommitFailed
+from orchestrator.errors import CommitFailed, RenewFailed
 from orchestrator.rounds import Blocked, Round, RoundLimits, checkpoint
-from participants import ParticipantError
+from participants import ParticipantError, Renew, Renewed
 from participants.ledger import Ledger
 from store import CheckpointId, Draft, ProcessName
 from store.layout import participant_key
@@ -138,6 +138,40 @@ async def test_31_a_participant_whose_lease_runs_out_in_a_long_commit_writes_no_
             for name in (ProcessName("environment", "main", "w0"), ProcessName("resources", "counter", "w0"))
         }
         assert list(written.values()) == [True, False]
+        stage.release()
+        await controller.deliver()
+        assert rewards(controller) == {"r0": 1.0}
+    stage.seen().exactly(calls={life: task.calls}, tools={life: task.tools}, verified=[life])
+
+
+@one
+async def test_31_leases_that_run_out_while_another_one_commits_refuse_the_publication(stage: Stage) -> None:
+    """All have committed, some of them before they worked on: nothing proves that all stood still together."""
+    gates, task = gated(stage), Task(0)
+    stage.hold(task, call=2)
+    async with stage.epoch() as controller:
+        [life] = await controller.submit([task])
+        await stage.held(1)
+        gates.shut("commit")
+        short = [member for member in controller.fleet.members if member.kind != "resources"]
+
+        async def standing(opened: Round) -> None:
+            for member in short:
+                await controller.ask(member, Renew, Renewed, round=opened.id, lease_s=1.5)
+
+        async def come_back() -> None:
+            await gates.reached("commit")
+            await until_phase(controller, "idle", "resources")
+            gates.open("commit")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(come_back)
+            with pytest.raises(RenewFailed, match="lease_expired") as failed:
+                await controller.checkpoint(standing)
+        assert set(failed.value.failures) == {member.name for member in short}
+        assert controller.claimed.head is None
+        assert not list((stage.folder / "checkpoints" / "checkpoints").glob("*/manifest.json"))
+        await until_phase(controller, "idle")
         stage.release()
         await controller.deliver()
         assert rewards(controller) == {"r0": 1.0}
