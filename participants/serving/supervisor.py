@@ -263,9 +263,12 @@ class _Supervisor:
             tell(event, **facts)
 
     def _stop_by(self, kill_at: float) -> None:
+        """Nothing is started any more, and no connection taken; who lives at that time is killed."""
         self._stage, self._kill_at = Stage.STOPPING, kill_at
         for worker in self._workers:
             worker.start_at = None
+            worker.seat.public.close()  # Or whoever connects would wait for a worker that never comes.
+            worker.seat.private.close()
 
     def _send(self, number: signal.Signals) -> None:
         for worker in self._workers:

@@ -16,10 +16,11 @@ import httpx
 import pytest
 
 from participants import CONTROL_PREFIX
+from participants.routing import worker_of
 from participants.sessions import SESSION_COOKIE, SESSION_HEADER
 from tests.support.fleet import Server
 from tests.support.processes import program
-from tests.support.waiting import until
+from tests.support.waiting import let_run, until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
@@ -173,9 +174,10 @@ def test_no_worker_outlives_its_supervisor(begin: Begin, workers: int) -> None:
 
 
 def hold(served: Server, folder: Path) -> subprocess.Popen[bytes]:
-    """A client whose call is held, and is so when this returns."""
-    session = seeded(served)
-    command = ["curl", "-s", "-X", "POST", "-d", "{}", "-H", f"{SESSION_HEADER}: {session}", f"{served.url}/hold"]
+    """A client whose call is held at the owner of its session, and is so when this returns."""
+    session, urls = seeded(served), private_urls(served)
+    url = urls[worker_of(session, len(urls))]
+    command = ["curl", "-s", "-X", "POST", "-d", "{}", "-H", f"{SESSION_HEADER}: {session}", f"{url}/hold"]
     client = subprocess.Popen(command, stdout=subprocess.PIPE)
     until((folder / f"held-{session}").exists, told=served.told)
     return client
@@ -197,17 +199,39 @@ def test_a_server_stops_inside_its_time_with_calls_held(begin: Begin, tmp_path: 
 
 
 def test_a_call_that_ends_in_time_is_answered_though_the_server_stops(begin: Begin, tmp_path: Path) -> None:
-    """SIGTERM breaks off nothing that ends by itself."""
-    served = begin(1, shutdown_s=40.0)
+    """SIGTERM breaks off nothing that ends by itself; nobody else is let in meanwhile."""
+    served = begin(1, shutdown_s=60.0)
     with hold(served, tmp_path) as client:
         served.signal(signal.SIGTERM)
-        until(lambda: served.events("stopping"))
+        until(lambda: not connects(served.port), told=served.told)
+        let_run(0.5)
         (tmp_path / "release").touch()
-        assert client.wait(ASK_S) == 0
-        assert client.stdout is not None
-        assert client.stdout.read() == b"{}"
+        assert client.communicate(timeout=ASK_S)[0] == b"{}"
     assert served.process is not None
     assert served.process.wait(ASK_S) == 0
+
+
+def connects(port: int) -> bool:
+    """Whether somebody listens there."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_worker_that_is_told_to_end_ends_its_calls_and_is_replaced(begin: Begin, tmp_path: Path) -> None:
+    """Until then the server is not ready, as the other worker says."""
+    served = begin(2, shutdown_s=60.0)
+    with hold(served, tmp_path) as client:
+        [session] = [file.name.removeprefix("held-") for file in tmp_path.glob("held-*")]
+        owner = worker_of(session, 2)
+        readiness = f"{private_urls(served)[1 - owner]}/readyz"
+        os.kill(served.worker(owner), signal.SIGTERM)
+        until(lambda: get(readiness).status_code == 503, told=served.told)
+        let_run(0.5)
+        (tmp_path / "release").touch()
+        assert client.communicate(timeout=ASK_S)[0] == b"{}"
+    until(lambda: get(readiness).status_code == 200, START_S, served.told)
+    [died] = served.events("worker_died")
+    assert (died["process"], died["exit_code"]) == (f"w{owner}", 0)
 
 
 def test_who_does_not_stop_in_time_is_killed(begin: Begin, tmp_path: Path) -> None:
