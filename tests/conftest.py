@@ -1,5 +1,6 @@
 """What every test gets: anyio on asyncio, no blocking call in the event loop, and a tier that it must name."""
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -37,6 +38,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     unmarked = [item.nodeid for item in items if not TIERS & {marker.name for marker in item.iter_markers()}]
     if unmarked:
         raise pytest.UsageError(f"in no tier ({', '.join(sorted(TIERS))}): {', '.join(unmarked)}")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What was collected stays: the collector of garbage need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(scope="session")
