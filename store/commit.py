@@ -29,6 +29,7 @@ from functools import partial
 from itertools import islice
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
@@ -47,6 +48,8 @@ from .values import BlobPlan
 Records = Iterable[Record | RawRecord] | AsyncIterable[Record | RawRecord]
 Take = Callable[[int], Awaitable[list[Record | RawRecord]]]
 _FIRST_BATCH, _LARGEST_BATCH = 16, 256
+_TURN = 64
+"""Records taken before other tasks get a turn."""
 _LAG = 4
 """A batch is sized after the one so many before it: fixed, so that frame borders follow from the records alone."""
 _FILL = 7 / 8
@@ -243,7 +246,12 @@ def _taker(records: Records) -> Take:
 
 
 async def _take(source: Iterator[Record | RawRecord], count: int) -> list[Record | RawRecord]:
-    return list(islice(source, count))
+    """With a turn for other tasks now and then: who exports makes each record when it is asked for it."""
+    taken: list[Record | RawRecord] = []
+    while more := list(islice(source, min(_TURN, count - len(taken)))):
+        taken += more
+        await anyio.lowlevel.checkpoint()
+    return taken
 
 
 async def _take_async(source: AsyncIterator[Record | RawRecord], count: int) -> list[Record | RawRecord]:
