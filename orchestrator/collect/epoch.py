@@ -57,7 +57,7 @@ class Run:
     left: list[str] = field(default_factory=list)
     """What killed starts left half written beside the output."""
     began: float = field(default_factory=time.monotonic)
-    """Before the first claim, on the monotonic clock; for a later epoch when it has ended all rounds of earlier ones."""
+    """Before the first claim, on the monotonic clock; in a later epoch when it has ended all rounds of earlier ones."""
 
 
 @asynccontextmanager

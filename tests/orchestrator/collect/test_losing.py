@@ -21,7 +21,7 @@ from orchestrator.collect.world import Lost
 from orchestrator.fleet import Fleet, discover
 from orchestrator.links import LocalLink
 from participants import Capabilities, Finished, Message, Status
-from store import Life, Store, claim
+from store import Life, Store, claim, verify_store
 from tests.support.checkpoints import memory_store
 from tests.support.owners import Pause
 from tests.support.replaceable import ROLES, Server, Servers, servers
@@ -154,9 +154,11 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def going(folder: Path, workers: int = 1) -> AsyncIterator[Going]:
+async def going(folder: Path, workers: int = 1, interval_s: float = 0.0) -> AsyncIterator[Going]:
     """Two rollouts, collected in epoch 2 on; each adds twice, looks, and is verified."""
     config = await anyio.to_thread.run_sync(configured, folder)
+    table = config.checkpoint.model_copy(update={"interval_s": interval_s})
+    config = config.model_copy(update={"checkpoint": table})
     store, events = memory_store(), Events()
     async with claim(store):
         segments = await open_segments(config.run.output, store.run_id)
@@ -273,3 +275,23 @@ async def test_a_result_that_was_written_and_not_released_is_not_written_again(t
     [row] = [line for line in named(at.events, "row") if line["life"].endswith("/2.0#0")]
     assert named(at.events, "adopted") == [{"lives": 0, "retired": 1}]
     assert row["reward"] == 1.0
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_a_checkpoint_that_is_open_when_a_server_is_lost_costs_itself_alone(tmp_path: Path, role: str) -> None:
+    """It waits for a tool call and ends with its epoch; the run goes on, and nothing of it is left in the store."""
+    async with going(tmp_path, interval_s=0.05) as at:
+        made = at.worlds.made
+        tool = made.hold("before /increment_counter")
+        await tool.reached.wait()
+        await until_preparing(made)
+        await made.restart(role)
+        tool.released.set()
+    assert [list(lost) for lost in at.worlds.lost] == [[f"{role}/w0"]]
+    assert (await verify_store(made.store)).findings == ()
+
+
+async def until_preparing(made: Servers) -> None:
+    """Until admission is closed somewhere."""
+    while not any(worker.holder.gate.closed for server in made.by_role.values() for worker in server.workers):
+        await anyio.lowlevel.checkpoint()
