@@ -38,6 +38,9 @@ What else there is:
     await doom(stage, "entry")                                   a controller of its own that is killed at that point
     suspend(server), wake(server)                                SIGSTOP and SIGCONT of its workers
 
+Most servers are forked by a process that has imported everything (tests/support/nursery.py), which runs the same
+`main` with the same arguments and takes a fifth of the time; the variants `fewer` and `s3` start the installed script.
+
 A test is `test_<number>_<claim>`; tests/scenarios/test_numbers.py checks that every number has one. Set no port and no
 path; give each rollout a task of another number, or the witnesses cannot be read. Plant the bug that it is for, once.
 """

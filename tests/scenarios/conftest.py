@@ -25,6 +25,6 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path, surviving_backend: Run
     variant: Variant = getattr(request, "param", Variant())
     surviving_backend.control.reset()
     s3 = request.getfixturevalue("seaweed") if variant.s3 else None
-    stage = Stage(tmp_path, surviving_backend, variant.plan, s3)
+    stage = Stage(tmp_path, surviving_backend, variant.plan, s3, script=variant.script)
     yield stage
     stage.end()

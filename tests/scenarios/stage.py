@@ -68,6 +68,8 @@ class Stage:
     counter: dict[str, Any] = field(default_factory=dict)
     """Options of the resources server, beside its log and its hold."""
     capture: bool = False
+    script: bool = False
+    """Start the installed script for each server; else the nursery forks them, which is quicker."""
     servers: dict[str, Server] = field(default_factory=dict)
     output: dict[str, Finished] = field(default_factory=dict)
     """Durable results by rollout."""
@@ -123,7 +125,7 @@ class Stage:
         folder.mkdir()
         self.starts += 1
         environment = {TOKEN_ENV: self.token, **(_s3_environment(self.s3) if self.s3 else {})}
-        self.servers = {role: Server(role, {}, folder, environment) for role in ROLES}
+        self.servers = {role: Server(role, {}, folder, environment, forked=not self.script) for role in ROLES}
         specs = self.specs({role: server.url for role, server in self.servers.items()})
         for role, server in self.servers.items():
             server.spec = {**specs[role], "workers": workers.of(role)}
@@ -153,7 +155,8 @@ class Stage:
         self.starts += 1
         old = {role: self.servers[role] for role in roles}
         self.left_behind += old.values()
-        self.servers |= {role: Server(role, {}, folder, old[role].environment) for role in roles}
+        forked = not self.script
+        self.servers |= {role: Server(role, {}, folder, old[role].environment, forked=forked) for role in roles}
         specs = self.specs({role: server.url for role, server in self.servers.items()})
         for role in roles:
             self.servers[role].spec = {**specs[role], "workers": old[role].spec["workers"]}

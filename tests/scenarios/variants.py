@@ -17,17 +17,19 @@ class Variant:
     plan: tuple[Workers, ...] = (ONE,)
     """Of the first start and the later ones."""
     s3: bool = False
+    script: bool = False
+    """As `Stage.script`."""
 
 
 _COUNTS = {
     "one": Variant((ONE,)),
     "two": Variant((TWO,)),
     "more": Variant((OTHERS_TWO, MODEL_TWO)),
-    "fewer": Variant((MODEL_TWO, OTHERS_TWO)),
+    "fewer": Variant((MODEL_TWO, OTHERS_TWO), script=True),
 }
 """Each server with 1 and 2 workers, the same after a restore, more than before and fewer."""
 _PROCESS = [pytest.param(variant, id=name, marks=pytest.mark.process) for name, variant in _COUNTS.items()]
-_S3 = pytest.param(Variant((TWO,), s3=True), id="s3", marks=pytest.mark.real)
+_S3 = pytest.param(Variant((TWO,), s3=True, script=True), id="s3", marks=pytest.mark.real)
 
 one = pytest.mark.process
 """A scenario that runs with one worker each, on a local path."""

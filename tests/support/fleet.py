@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .nursery import Forked, nursery
 from .processes import free_port, program
 from .waiting import until
 
 ROOT = Path(__file__).parents[2]
-SERVE = (str(program("midflight")), "serve")
 READY = "ready: "
 """The first line on stdout begins with this; the URL follows."""
 START_S = 30.0
@@ -32,8 +32,10 @@ class Server:
     folder: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
+    forked: bool = False
+    """By the nursery, which is quick; else the installed script is started."""
     starts: int = 0
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | Forked | None = None
 
     @property
     def url(self) -> str:
@@ -56,8 +58,13 @@ class Server:
         spec = {"kind": kind, "name": name, "listen": f"127.0.0.1:{self.port}", "path": str(ROOT), **self.spec}
         path = self.folder / f"{self.role}.json"
         path.write_text(json.dumps(spec))
-        command = [*SERVE, "--spec", str(path)]
+        arguments = ["serve", "--spec", str(path)]
         environment = {**os.environ, "PYTHONWARNINGS": "default", **self.environment}
+        if self.forked:
+            places = {"out": self._out, "err": self.log, "folder": self.folder}
+            self.process = nursery().fork(arguments, environment=environment, **places)
+            return
+        command = [str(program("midflight")), *arguments]
         with self._out.open("wb") as stdout, self.log.open("ab") as stderr:
             self.process = subprocess.Popen(
                 command, stdout=stdout, stderr=stderr, cwd=self.folder, env=environment, start_new_session=True
@@ -70,7 +77,7 @@ class Server:
 
     @property
     def _ready(self) -> bool:
-        return self._out.read_text().startswith(READY)
+        return self._out.exists() and self._out.read_text().startswith(READY)
 
     @property
     def lives(self) -> bool:
@@ -107,12 +114,14 @@ class Server:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """What it has logged under this name."""
-        lines = [line for line in self.log.read_bytes().split(b"\n") if line.startswith(b"{")]
+        said = self.log.read_bytes() if self.log.exists() else b""
+        lines = [line for line in said.split(b"\n")[:-1] if line.startswith(b"{")]
         return [event for event in map(json.loads, lines) if event.get("event") == name]
 
     def told(self) -> str:
         """The end of its log."""
-        return f"{self.role}: {self.log.read_text(errors='replace')[-TOLD_CHARS:]}"
+        said = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return f"{self.role}: {said[-TOLD_CHARS:]}"
 
 
 def _runs(pid: int, group: int) -> bool:
