@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from participants import data_app
 from participants.channels import CHANNEL_PATH, WORKERS_PATH, Channels, channel_route, workers_route
-from participants.data import CallId, Request
+from participants.data import CallId, Reply, Request
 from participants.data_http import Served
 from participants.errors import Code, ParticipantError
 from participants.routing import worker_of
@@ -93,6 +93,46 @@ async def test_wherever_the_connection_breaks_every_call_is_carried_out_once(way
                 for after in range(1, passed, STRIDE):
                     group.start_soon(one, after)
     assert broken == []
+
+
+class Slow(Counting):
+    """Counts what comes in, and holds its tools until they are released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came = Counter[str]()
+        self.let_go = anyio.Event()
+
+    async def handle(self, request: Request) -> Reply:
+        self.came[request.route] += 1
+        return await super().handle(request)
+
+    async def call_tool(self, session: Any, name: str, arguments: Any) -> Any:
+        self.runs["begun"] += 1
+        await self.let_go.wait()
+        return await super().call_tool(session, name, arguments)
+
+
+async def test_a_call_that_is_sent_again_joins_the_one_that_goes_on() -> None:
+    """Its connection broke while the tool ran: the tool runs on, once, and its reply goes to the repeat."""
+    server, replies = Slow(), list[Reply]()
+    seed, increment, _ = calls_of("r0")
+    async with served(server) as (_, urls), cutting(urls[0]) as cutter, Channels() as channels:
+        peer = channels.worker(cutter.url, ROLE)
+        await peer.call(seed)
+
+        async def call() -> None:
+            replies.append(await peer.call(increment))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(call)
+            await settled(lambda: server.came[increment.route], 0.2)
+            await cutter.cut()
+            await settled(lambda: server.came[increment.route], 1.0)
+            came, begun = server.came[increment.route], server.runs["begun"]
+            server.let_go.set()
+    assert (came, begun, server.runs["begun"]) == (2, 1, 1)
+    assert [reply.body for reply in replies] == [{"success": True}]
 
 
 async def test_a_call_without_an_id_is_not_sent_again() -> None:
