@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from participants import CONTROL_PREFIX
+from participants.ledger.http import LEDGER_PREFIX
 from participants.routing import worker_of
 from participants.sessions import SESSION_COOKIE, SESSION_HEADER
 from tests.support.fleet import Server
@@ -282,6 +283,22 @@ def test_a_server_that_nobody_has_adopted_answers_for_no_life(begin: Begin) -> N
     assert adopted.status_code == 200, adopted.text
     taken = post(f"{served.url}/seed_session", headers=life)
     assert taken.status_code == 200, taken.text
+
+
+def test_a_model_server_says_that_its_endpoint_does_not_answer(tmp_path: Path) -> None:
+    """In its log, while it serves; its ledger is there for whoever has the token."""
+    spec = {"model": {"base_url": "http://127.0.0.1:9/v1", "model": "m"}, "capture": str(tmp_path / "rows")}
+    served = Server("model.main", {**spec, "token_env": "TOKEN"}, tmp_path, {"TOKEN": TOKEN})
+    served.begin()
+    try:
+        served.await_ready()
+        until(lambda: served.events("endpoint"), START_S, served.told)
+        assert "http://127.0.0.1:9/v1 does not answer" in served.events("endpoint")[0]["message"]
+        manifest = f"{served.url}{LEDGER_PREFIX}/r0/manifest"
+        assert get(manifest).status_code == 401
+        assert get(manifest, CONTROL).status_code not in (401, 404)
+    finally:
+        served.kill()
 
 
 @pytest.mark.parametrize(
