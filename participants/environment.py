@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from store import Life
@@ -108,6 +109,7 @@ class EnvironmentServer(Holder[_State]):
 
         async def begin(episode: Dispatched) -> None:
             life = episode.life
+            await anyio.lowlevel.checkpoint()  # Very many may come at once: others get their turns.
             try:
                 if life.epoch != epoch:
                     raise ParticipantError(Code.STALE_EPOCH, f"{life} is not of the call's epoch {epoch}")
