@@ -14,16 +14,16 @@ import anyio.to_thread
 import pytest
 from pydantic import BaseModel
 
-from orchestrator.collect import Options, losses, open_segments, plan_rollouts
+from orchestrator.collect import Options, checkpoints, losses, open_segments, plan_rollouts
 from orchestrator.collect.epoch import Run, run_epochs
 from orchestrator.collect.served import ServedWorld
 from orchestrator.collect.world import Lost
 from orchestrator.fleet import Fleet, discover
 from orchestrator.links import LocalLink
 from participants import Capabilities, Finished, Message, Status
-from store import Life, Store, claim, verify_store
+from store import Life, MemoryBackend, Store, claim, verify_store
 from tests.support.checkpoints import memory_store
-from tests.support.owners import Pause
+from tests.support.owners import Pause, PausedBackend
 from tests.support.replaceable import ROLES, Server, Servers, servers
 from tests.support.scripted import counter_row
 
@@ -154,12 +154,14 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def going(folder: Path, workers: int = 1, interval_s: float = 0.0) -> AsyncIterator[Going]:
+async def going(
+    folder: Path, workers: int = 1, interval_s: float = 0.0, backend: MemoryBackend | None = None
+) -> AsyncIterator[Going]:
     """Two rollouts, collected in epoch 2 on; each adds twice, looks, and is verified."""
     config = await anyio.to_thread.run_sync(configured, folder)
     table = config.checkpoint.model_copy(update={"interval_s": interval_s})
     config = config.model_copy(update={"checkpoint": table})
-    store, events = memory_store(), Events()
+    store, events = memory_store(backend), Events()
     async with claim(store):
         segments = await open_segments(config.run.output, store.run_id)
     rollouts = plan_rollouts([counter_row(name, 2, 3) for name in NAMES], 1)
@@ -278,20 +280,30 @@ async def test_a_result_that_was_written_and_not_released_is_not_written_again(t
 
 
 @pytest.mark.parametrize("role", ROLES)
-async def test_a_checkpoint_that_is_open_when_a_server_is_lost_costs_itself_alone(tmp_path: Path, role: str) -> None:
-    """It waits for a tool call and ends with its epoch; the run goes on, and nothing of it is left in the store."""
+async def test_a_checkpoint_that_is_open_when_a_server_is_lost_ends_with_its_epoch(tmp_path: Path, role: str) -> None:
+    """While it waits for a tool call: the run goes on, and every row is there."""
     async with going(tmp_path, interval_s=0.05) as at:
         made = at.worlds.made
         tool = made.hold("before /increment_counter")
         await tool.reached.wait()
-        await until_preparing(made)
+        while not any(worker.holder.gate.closed for server in made.by_role.values() for worker in server.workers):
+            await anyio.lowlevel.checkpoint()
         await made.restart(role)
         tool.released.set()
     assert [list(lost) for lost in at.worlds.lost] == [[f"{role}/w0"]]
-    assert (await verify_store(made.store)).findings == ()
 
 
-async def until_preparing(made: Servers) -> None:
-    """Until admission is closed somewhere."""
-    while not any(worker.holder.gate.closed for server in made.by_role.values() for worker in server.workers):
-        await anyio.lowlevel.checkpoint()
+@pytest.mark.parametrize("role", ROLES)
+async def test_nothing_is_left_of_a_checkpoint_that_was_being_written_when_a_server_was_lost(
+    tmp_path: Path, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was never published, and the end of the same run sweeps what it has written."""
+    monkeypatch.setattr(checkpoints, "CLOCK_STEP_S", 0.0)
+    backend = PausedBackend()
+    backend.after["checkpoints/2."] = writing = Pause()
+    async with going(tmp_path, interval_s=0.05, backend=backend) as at:
+        await writing.reached.wait()
+        await at.worlds.made.restart(role)
+        writing.released.set()
+    assert [list(lost) for lost in at.worlds.lost] == [[f"{role}/w0"]]
+    assert (await verify_store(at.worlds.made.store)).findings == ()
