@@ -30,14 +30,13 @@ from typing import Any
 
 import anyio
 import httpx
-import uvicorn
 
 from participants import HttpPeer, LocalPeer, data_app
 from participants.channels import UVICORN_OPTIONS, Channels, channel_route, workers_route
 from participants.data import CallId, Peer, Reply, Request
 from participants.forwarding import Forwarding
 from participants.routing import worker_of
-from participants.serving.sockets import bind, url_of
+from participants.serving.sockets import bind, server_of, url_of
 from store import Life
 
 from .endpoint import END_S
@@ -103,10 +102,7 @@ async def _serve(number: int, fd: int, urls: Sequence[str]) -> None:
         front = Forwarding(Echo(), number, urls, channels)
         app = data_app(front)
         app.router.routes[:0] = [channel_route(front), workers_route(ROLE, urls)]
-        config = uvicorn.Config(
-            app, http="httptools", loop="none", lifespan="off", log_level="error", access_log=False, **UVICORN_OPTIONS
-        )
-        await uvicorn.Server(config).serve([socket.socket(fileno=fd)])
+        await server_of(app, shutdown_s=END_S, **UVICORN_OPTIONS).serve([socket.socket(fileno=fd)])
 
 
 @contextmanager
@@ -119,8 +115,7 @@ def server() -> Iterator[list[str]]:
             fd = listener.fileno()
             command = [sys.executable, "-m", "bench.routing", "--serve", str(number), str(fd), *urls]
             process = stack.enter_context(subprocess.Popen(command, pass_fds=[fd]))
-            stack.callback(process.wait, END_S)
-            stack.callback(process.terminate)
+            stack.callback(process.kill)
         yield urls
 
 
