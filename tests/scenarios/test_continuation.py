@@ -2,6 +2,7 @@
 
 import pytest
 
+from orchestrator.rounds import Round
 from store import Life
 from tests.support.waiting import let_run
 
@@ -11,6 +12,9 @@ from .tasks import Task, each, tasks
 from .variants import counts, counts_and_s3, one
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+
+KINDS = ("environment", "agent", "model", "resources")
 
 
 def rewards(controller: Controller) -> dict[str, float]:
@@ -129,9 +133,11 @@ async def test_05_sixteen_rollouts_on_every_worker_all_continue(stage: Stage) ->
     async with stage.epoch() as before:
         firsts = await before.submit(every)
         await stage.held(16)
+        assert all(status.counts["lives"] for status in (await before.statuses()).values())
         await before.checkpoint()
     stage.release()
     async with stage.epoch() as after:
+        assert [await after.count(kind, "restored") for kind in KINDS] == [16] * len(KINDS)
         seconds = await after.go_on(every)
         await after.deliver()
         assert rewards(after) == {task.rollout_id: 1.0 for task in every}
@@ -187,27 +193,32 @@ async def test_07_a_restored_rollout_at_its_step_budget_makes_no_extra_action(st
     stage.seen().exactly(calls={first: [1, 2]}, tools={first: task.tools[:2]}, verified=[first, second])
 
 
-BUDGET_S = 4.0
+BUDGET_S = 3.0
 """Of active time: several times what the rollout needs."""
+
+
+async def long_standstill(_: Round) -> None:
+    """Longer than the budget."""
+    let_run(BUDGET_S + 0.5)  # The time is the point.
 
 
 @one
 async def test_07_time_parked_and_downtime_are_not_counted_against_a_wall_time_budget(stage: Stage) -> None:
-    """It is parked for longer than its budget, then dead for a while, and ends as if neither had been."""
+    """It is parked for longer than its budget, then dead, then parked again, and ends as if none of it had been."""
     stage.agent = {"max_wall_s": BUDGET_S}
     task = Task(0)
     stage.hold(task, call=2)
     async with stage.epoch() as before:
         [first] = await before.submit([task])
         await stage.held(1)
-
-        async def standing(_: object) -> None:
-            let_run(BUDGET_S + 0.5)  # The time is the point.
-
-        await before.checkpoint(standing)
+        await before.checkpoint(long_standstill)
     stage.release()
+    stage.hold(task, call=3)
     async with stage.epoch() as after:
         [second] = await after.go_on([task])
+        await stage.held(1)
+        await after.checkpoint(long_standstill)
+        stage.release()
         await after.deliver()
         assert rewards(after) == {"r0": 1.0}
     stage.seen().exact_calls({first: [1, 2], second: [2, 3, 4]})
