@@ -36,7 +36,6 @@ from participants.inference import DEFAULT_MODEL
 from participants.wire import Status
 from store import Controller, Draft, Life, Ref, Store, claim, open_checkpoint, open_store
 
-from .counting import counted
 from .endpoint import endpoint, row
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -68,6 +67,7 @@ class Scale:
     bytes: int = 0
     objects: int = 0
     store_requests: dict[str, int] = field(default_factory=dict)
+    """Of all processes of each server, and of the controller, over both starts."""
     continued: int = 0
     """Tokens that were not generated again."""
     regenerated: int = 0
@@ -178,8 +178,12 @@ async def standing(scale: Scale, table: Participants, store: Store, stage: str) 
         links = [TimedLink(server.url, http, server.role, scale.each) for server in servers]
         fleet = await discover(links, store.run_id)
         fleet, _ = await adopt(fleet, controller.epoch)
+        stand = Stand(ServedWorld(fleet), controller, store)
         try:
-            yield Stand(ServedWorld(fleet), controller, store)
+            yield stand
+            for status in await stand.statuses():
+                name = f"{status.kind}.{status.name}"
+                scale.store_requests[name] = scale.store_requests.get(name, 0) + sum(status.store_requests.values())
         finally:
             groups = {server.role: server.pid for server in servers if server.pid is not None}
             scale.peak_rss_mb |= {name: max(mb, scale.peak_rss_mb.get(name, 0)) for name, mb in peaks(groups).items()}
@@ -299,7 +303,7 @@ async def measure(scale: Scale, folder: Path) -> None:
         table = participants(folder, backend.base_url, scale.workers, scale.others)
         async with httpx.AsyncClient() as http, open_store(str(folder / "store"), "write") as opened:
             board = Board(backend.base_url, http)
-            store, requests = counted(opened)
+            store, requests = opened.counted()
             held = {"match": {"substring": AFTER_A_TOOL_CALL}, "after_tokens": CUT_AT}
             await board.post("holds", held)
             async with standing(scale, table, store, "start") as stand:
@@ -323,7 +327,7 @@ async def measure(scale: Scale, folder: Path) -> None:
                 model = [status.counts for status in await stand.statuses() if status.kind == "model"]
                 scale.continued = sum(counts["tokens_continued"] for counts in model)
                 scale.regenerated = sum(counts["tokens_regenerated"] for counts in model)
-            scale.store_requests = {"controller": requests.total()}
+            scale.store_requests["controller"] = requests.total()
             await weigh(scale, store, ref, folder)
 
 

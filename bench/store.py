@@ -22,7 +22,6 @@ import anyio
 from store import DEFAULT_LIMITS, Backend, Limits, Record, open_backend, open_store
 
 from . import limit, memory, ours, shape, speeds
-from .counting import counted
 from .timing import MB, Versus
 
 
@@ -96,7 +95,7 @@ async def _once(
 ) -> None:
     url = f"{options.url}/{number}"
     async with _bare(options, f"{url}-bare") as loop, open_store(url, "write", limits=options.limits) as opened:
-        store, requests = counted(opened)
+        store, requests = opened.counted()
         with result.commit.limit.run():
             await loop.commit(bare)
         with result.commit.ours.run():

@@ -11,7 +11,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -101,7 +101,10 @@ class ControlPlane:
         """
         self._worker, self._workers, self._urls = worker, workers, tuple(urls)
         self._owner = owner
-        self._store = store
+        self._store: Store | None = None
+        self._requests: Mapping[str, int] = {}
+        if store is not None:
+            self._store, self._requests = store.counted()
         self._clock = clock
         self._process = ProcessName(owner.kind, owner.name, process)
         self._one_at_a_time = anyio.Lock()
@@ -160,6 +163,7 @@ class ControlPlane:
             blockers=tuple(oldest),
             blocker_count=count,
             last_errors=tuple(self._errors),
+            store_requests=dict(self._requests),
         )
 
     async def adopt(self, call: Adopt) -> Adopted:

@@ -358,6 +358,8 @@ class Status(Message):
     blockers: tuple[Blocker, ...]
     blocker_count: int
     last_errors: tuple[str, ...]
+    store_requests: dict[str, int] = {}
+    """That this process has made so far, by verb; several that one call sends count as one."""
 
 
 OPERATIONS: Mapping[str, tuple[type[Message], type[Message]]] = {

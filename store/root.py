@@ -3,13 +3,15 @@
 import os
 import re
 import secrets
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from .again import damage_seen_twice
 from .backends.base import Backend
+from .backends.counting import CountingBackend
 from .backends.opening import open_backend
 from .backends.retry import create_once
 from .chain import Chain
@@ -53,6 +55,11 @@ class Store:
         chain = Chain(self.backend, self.run_id, self.limits)
         await chain.refresh()
         return chain
+
+    def counted(self) -> tuple["Store", Counter[str]]:
+        """The same store, and the count of the requests that it will have made of its backend, verb by verb."""
+        backend = CountingBackend(self.backend)
+        return replace(self, backend=backend), backend.requests
 
 
 @asynccontextmanager

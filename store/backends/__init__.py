@@ -1,6 +1,7 @@
 """Where objects are kept: one narrow interface, and the backends for memory, local folders and object storage."""
 
 from .base import Backend, ObjectInfo, Traits
+from .counting import CountingBackend
 from .files import FileFacts, FileOp, FileOps, Handle
 from .local import LocalBackend
 from .memory import Call, Fault, MemoryBackend, MemorySpace, Verb, forget_space
@@ -11,6 +12,7 @@ from .retry import Retrying, create_once
 __all__ = [
     "Backend",
     "Call",
+    "CountingBackend",
     "Fault",
     "FileFacts",
     "FileOp",

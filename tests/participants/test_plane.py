@@ -1,5 +1,6 @@
 """The control plane with a real holder over a store in memory: every operation, its repeats, and what cuts it short."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -46,6 +47,18 @@ async def test_a_checkpoint_of_one_participant_holds_the_scope() -> None:
     checkpoint = await open_checkpoint(store, ref)
     async with checkpoint.records() as records:
         assert [(r.life, r.payload["state"]) async for r in records] == [(LIFE, ["a", "b"])]
+
+
+async def test_the_status_counts_what_is_asked_of_the_store() -> None:
+    """By verb: what the memory behind the store saw after the plane was made, and nothing before."""
+    async with desk() as at:
+        await at.owner.write(LIFE, "a", creates=True)
+        calls = at.store.backend.calls  # type: ignore[attr-defined]
+        before = len(calls)
+        assert at.plane.status().store_requests == {}
+        await at.prepare()
+        await at.commit()
+        assert at.plane.status().store_requests == Counter(call.verb for call in calls[before:])
 
 
 @pytest.mark.fault(44)

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from store import Backend, ObjectInfo, Store, Traits
+from .base import Backend, ObjectInfo, Traits
 
 Infos = list[ObjectInfo]
 """In a class with a verb named `list`, the type needs another name."""
@@ -70,9 +70,3 @@ class CountingBackend:
     async def aclose(self) -> None:
         """Pass it on."""
         await self.inner.aclose()
-
-
-def counted(store: Store) -> tuple[Store, Counter[str]]:
-    """The same store, and the count of what it will have asked its backend for."""
-    backend = CountingBackend(store.backend)
-    return replace(store, backend=backend), backend.requests
