@@ -3,7 +3,7 @@
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
@@ -19,12 +19,14 @@ from participants import (
     ModelServer,
     ParticipantError,
     Peer,
+    Reply,
+    Request,
     ResourcesServer,
     Result,
     SimpleAgent,
     Upstream,
 )
-from participants.serving import Endpoint, Tell, find_class, make, make_model_server
+from participants.serving import Endpoint, Tell, find_class, make_model_server, make_resources
 from store import Life, Store, StoreError
 
 from ..fleet import Fleet, discover
@@ -120,12 +122,26 @@ class EmbeddedWorld:
 
 
 @dataclass(slots=True)
+class ModelToCome:
+    """The model as the peer of resources servers, which are made before it."""
+
+    server: ModelServer | None = None
+    role: str = "model.main"
+
+    async def call(self, request: Request) -> Reply:
+        """Make one call; nobody does before everything runs."""
+        assert self.server is not None
+        return await self.server.handle(request)
+
+
+@dataclass(slots=True)
 class Parts:
     """Participants that are made and do not run: whatever a configuration has wrong has shown by now."""
 
     upstream: Upstream
     resources: dict[str, ResourcesServer]
     unclosed: list[ResourcesServer]
+    model: ModelToCome = field(default_factory=ModelToCome)
 
     async def aclose(self) -> None:
         """Close the servers, all at once; those that are closed stay so."""
@@ -142,8 +158,9 @@ async def make_parts(
     async with AsyncExitStack() as stack:
         if upstream is None:
             upstream = await stack.enter_async_context(Endpoint(config.model, tell))
-        resources = await anyio.to_thread.run_sync(_load_all, config)  # importing reads files
-        parts = Parts(upstream, resources, list(resources.values()))
+        model = ModelToCome()
+        resources = await anyio.to_thread.run_sync(_load_all, config, model)  # importing reads files
+        parts = Parts(upstream, resources, list(resources.values()), model)
         stack.push_async_callback(parts.aclose)
         yield parts
 
@@ -154,6 +171,7 @@ async def run_world(config: Config, parts: Parts, store: Store | None) -> AsyncI
     folder = config.capture.folder if config.capture else None
     cuts = config.model.cuts and store is not None
     model = make_model_server(config.model, parts.upstream, ledger_folder=folder, cuts=cuts)
+    parts.model.server = model
     peers: dict[str, Peer] = {role: LocalPeer(server) for role, server in parts.resources.items()}
     agent = SimpleAgent(
         LocalPeer(model),
@@ -225,11 +243,11 @@ def _declares_mode(server: type[ResourcesServer]) -> bool:
     return any("checkpoint_mode" in vars(one) for one in own) or server.checkpoint_mode != "restart"
 
 
-def _load_all(config: Config) -> dict[str, ResourcesServer]:
-    return {f"resources.{name}": _load(name, table) for name, table in config.resources.items()}
+def _load_all(config: Config, model: Peer) -> dict[str, ResourcesServer]:
+    return {f"resources.{name}": _load(name, table, model) for name, table in config.resources.items()}
 
 
-def _load(name: str, table: ResourcesTable) -> ResourcesServer:
+def _load(name: str, table: ResourcesTable, model: Peer) -> ResourcesServer:
     role = f"resources.{name}"
     found = find_class(role, table.server, ResourcesServer)
-    return make(role, table.server, found, options=table.options, name=name)
+    return make_resources(role, table.server, found, table.options, name, {model.role: model})

@@ -23,15 +23,17 @@ _PART = 0.8
 def roles_of(config: "Participants") -> list[str]:
     """Every server of a fleet: a server comes behind those that it calls."""
     environment, agent, model = ROLES
-    return [*(f"resources.{name}" for name in sorted(config.resources)), model, agent, environment]
+    return [model, *(f"resources.{name}" for name in sorted(config.resources)), agent, environment]
 
 
 def peers_of(role: str, urls: Mapping[str, str]) -> dict[str, str]:
-    """The servers that a role calls."""
+    """The servers that a role calls; those of resources may call the model, and few do."""
     environment, agent, model = ROLES
-    called = {environment: agent, agent: model}.get(role)
-    if called is None:
+    if role == model:
         return {}
+    if role.startswith("resources."):
+        return {model: urls[model]}
+    called = {environment: agent, agent: model}[role]
     return {other: url for other, url in urls.items() if other == called or other.startswith("resources.")}
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
 
 import anyio
 
@@ -13,7 +12,7 @@ from ..model import ModelServer
 from ..resources import ResourcesServer
 from ..simple_agent import SimpleAgent
 from .endpoint import Endpoint
-from .loading import find_class, make
+from .loading import find_class, make, make_resources
 from .logs import tell
 from .model_settings import ModelSettings, make_model_server
 from .settings import secret
@@ -60,13 +59,14 @@ async def open_holder(spec: ServerSpec, peers: Mapping[str, Peer]) -> AsyncItera
 
 
 def _make(spec: ServerSpec, peers: Mapping[str, Peer]) -> Participant:
-    found: Callable[..., Participant] | None = _class_of(spec)
+    found = _class_of(spec)
     assert found is not None
-    given: tuple[Any, ...] = ()
-    if spec.kind != "resources":
-        resources = {role: peer for role, peer in peers.items() if role != spec.one_peer}
-        given = (peers[spec.one_peer], resources)
-    return make(spec.role, spec.server or "the one that ships", found, *given, options=spec.options, name=spec.name)
+    target = spec.server or "the one that ships"
+    if issubclass(found, ResourcesServer):
+        return make_resources(spec.role, target, found, spec.options, spec.name, peers)
+    called: Callable[..., Participant] = found
+    resources = {role: peer for role, peer in peers.items() if role != spec.one_peer}
+    return make(spec.role, target, called, peers[spec.one_peer], resources, options=spec.options, name=spec.name)
 
 
 @asynccontextmanager

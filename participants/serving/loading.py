@@ -1,13 +1,18 @@
 """Classes that people name as `module:Class`, and what is made of them. What their code raises is told as theirs."""
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import ModuleType
 from typing import Any, TypeVar
 
+from ..data import Peer
 from .settings import ConfigError
 
 T = TypeVar("T")
+Peers = Mapping[str, Peer]
+"""By role."""
 
 
 def import_target(role: str, target: str) -> ModuleType:
@@ -28,6 +33,24 @@ def find_class(role: str, target: str, base: type[T]) -> type[T]:
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ConfigError(f"{role}: {target!r} is not {_article(base.__name__)}")
     return found
+
+
+def wants_peers(found: type) -> bool:
+    """Whether the constructor of a resources server takes `peers`, itself or by handing on what it does not name."""
+    for each in found.__mro__:
+        if "__init__" in vars(each):
+            parameters = inspect.signature(vars(each)["__init__"]).parameters
+            if "peers" in parameters:
+                return True
+            if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):
+                return False
+    return False
+
+
+def make_resources(role: str, target: str, found: type[T], options: Mapping[str, Any], name: str, peers: Peers) -> T:
+    """As `make`; a resources server that wants peers is given them."""
+    given = {"peers": peers} if wants_peers(found) else {}
+    return make(role, target, partial(found, **given), options=options, name=name)
 
 
 def make(role: str, target: str, found: Callable[..., T], *given: Any, options: Mapping[str, Any], name: str) -> T:

@@ -17,7 +17,9 @@ Kind = Literal["environment", "agent", "model", "resources"]
 MAX_WORKERS = 256
 _ANY = ("0.0.0.0", "::")
 _NEEDS = {"environment": "agent", "agent": "model"}
-"""Of which kind each one needs exactly one peer; those have resources servers as well, and others no peers."""
+"""Of which kind each one needs exactly one peer."""
+_CALLS = {"environment": ("agent", "resources"), "agent": ("model", "resources"), "resources": ("model",)}
+"""Which kinds each one may call; a model server calls nobody."""
 
 
 def split_address(text: str) -> tuple[str, int]:
@@ -102,21 +104,20 @@ class ServerSpec(Table):
             raise ValueError(f"model and capture are those of a model server, and this is {self.role}")
 
     def _check_peers(self) -> None:
-        needed = _NEEDS.get(self.kind)
+        needed, called = _NEEDS.get(self.kind), _CALLS.get(self.kind, ())
         kinds = [role.partition(".")[0] for role in self.peers]
-        if needed is None and kinds:
+        if kinds and not called:
             raise ValueError(f"{self.role} calls nobody, and peers names {', '.join(self.peers)}")
         if needed is not None and kinds.count(needed) != 1:
             raise ValueError(f"{self.role} needs exactly one peer {needed}.<name>, and has {kinds.count(needed)}")
         for role, kind in zip(self.peers, kinds, strict=True):
-            if kind not in (needed, "resources") or not role.partition(".")[2]:
-                raise ValueError(
-                    f"{role!r} is no peer of {self.role}, which calls {needed}.<name> and resources.<name>"
-                )
+            if kind not in called or not role.partition(".")[2]:
+                names = " and ".join(f"{each}.<name>" for each in called)
+                raise ValueError(f"{role!r} is no peer of {self.role}, which calls {names}")
 
     @property
     def one_peer(self) -> str:
-        """Role of the one agent or model that it calls."""
+        """Role of the one agent or model that an environment or an agent calls."""
         return next(role for role in self.peers if not role.startswith("resources."))
 
 

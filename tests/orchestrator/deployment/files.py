@@ -5,7 +5,7 @@ from typing import Any
 
 from orchestrator.collect.config import Participants, load_participants
 
-ROLES = ["resources.counter", "model.main", "agent.main", "environment.main"]
+ROLES = ["model.main", "resources.counter", "agent.main", "environment.main"]
 """Of the file below, those that others call first."""
 
 FILE = """

@@ -58,14 +58,15 @@ def test_a_server_comes_behind_those_that_it_calls(tmp_path: Path) -> None:
 
 
 def test_each_server_is_told_of_exactly_those_that_it_calls(tmp_path: Path) -> None:
-    """An environment calls agent and resources, an agent model and resources, the others nobody."""
+    """An environment calls agent and resources, an agent model and resources, resources the model, and it nobody."""
     plan = planned(load(tmp_path))
     assert plan.spec("environment.main").peers == {
         "agent.main": "http://127.0.0.1:7003",
-        "resources.counter": "http://127.0.0.1:7001",
+        "resources.counter": "http://127.0.0.1:7002",
     }
     assert set(plan.spec("agent.main").peers) == {"model.main", "resources.counter"}
-    assert plan.spec("model.main").peers == plan.spec("resources.counter").peers == {}
+    assert plan.spec("resources.counter").peers == {"model.main": "http://127.0.0.1:7001"}
+    assert plan.spec("model.main").peers == {}
 
 
 def test_a_server_elsewhere_is_called_there_and_not_planned(tmp_path: Path) -> None:
@@ -129,7 +130,7 @@ def test_another_place_is_the_same_program_and_other_settings_are_not(tmp_path: 
 def test_a_survivor_serves_if_it_is_what_is_planned_where_it_is_planned(tmp_path: Path) -> None:
     """One with other settings, one at another address and one that nobody knows do not."""
     plan = planned(load(tmp_path))
-    counter, model, _, environment = plan.specs
+    model, counter, _, environment = plan.specs
     moved = environment.model_copy(update={"listen": "127.0.0.1:7009"})
     before = FleetState(boot="b", servers=(state_of(counter), state_of(model, "another"), state_of(moved)))
     assert same_programs(plan, before) == {"resources.counter"}
@@ -144,7 +145,7 @@ def test_a_server_has_the_address_that_its_callers_know(tmp_path: Path) -> None:
     assert config.fleet is not None
     before = FleetState(boot="b", servers=tuple(map(state_of, planned(config).specs)))
     assert addresses(config, config.fleet, before) == {
-        "resources.counter": "127.0.0.1:7001",
+        "resources.counter": "127.0.0.1:7002",
         "model.main": "127.0.0.2:0",
         "agent.main": "127.0.0.1:7777",
         "environment.main": "127.0.0.1:7004",

@@ -1,13 +1,17 @@
 """What a server is started from: what is refused, and that the words say what to change."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from participants import HttpPeer, Peer
+from participants.servers.counter import CounterServer
 from participants.serving import ConfigError, ServerSpec, parse_spec
-from participants.serving.holders import check_spec
+from participants.serving.holders import check_spec, open_holder
 from participants.serving.spec import load_document, split_address
 
 pytestmark = pytest.mark.unit
@@ -25,7 +29,11 @@ COUNTER = {"kind": "resources", "server": "participants.servers.counter:CounterS
         ({"kind": "resources"}, "a resources server needs its class"),
         ({**COUNTER, "server": "counter"}, "is not of the form module:Class"),
         ({**COUNTER, "server": "counter:"}, "is not of the form module:Class"),
-        ({**COUNTER, "peers": {"model.main": "http://h:1"}}, "resources.main calls nobody, and peers names model.main"),
+        ({**COUNTER, "peers": {"agent.main": "http://h:1"}}, "no peer of resources.main, which calls model.<name>"),
+        (
+            {"kind": "model", "model": MODEL, "peers": {"model.b": "http://h:1"}},
+            "model.main calls nobody, and peers names",
+        ),
         ({**COUNTER, "model": MODEL}, "model and capture are those of a model server"),
         ({**COUNTER, "capture": "/tmp/x"}, "model and capture are those of a model server"),
         ({**COUNTER, "name": "Counter"}, "[a-z0-9]"),
@@ -50,6 +58,47 @@ def test_what_is_no_server_is_refused_with_what_to_change(document: dict[str, An
         parse_spec(document, "here")
     assert str(caught.value).startswith("here: ")
     assert says in str(caught.value)
+
+
+class Asking(CounterServer):
+    """Calls the model."""
+
+    def __init__(self, name: str = "main", *, peers: Mapping[str, Peer], **options: Any) -> None:
+        super().__init__(name, **options)
+        self.peers = peers
+
+
+class AskingToo(Asking):
+    """Hands on what it does not name."""
+
+    def __init__(self, name: str = "main", *, more: int = 0, **options: Any) -> None:
+        super().__init__(name, **options)
+
+
+class AskingNobody(Asking):
+    """Has peers of its own."""
+
+    def __init__(self, name: str = "main") -> None:
+        super().__init__(name, peers={})
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("server", "given"), [(Asking, True), (AskingToo, True), (AskingNobody, False)])
+async def test_a_resources_server_that_takes_peers_is_given_those_that_it_may_call(server: type, given: bool) -> None:
+    """Whoever's constructor takes them; the others are made without."""
+    model: Peer = HttpPeer("http://h:1", "model.main", httpx.AsyncClient())
+    spec = parse_spec({**COUNTER, "server": f"{__name__}:{server.__name__}", "peers": {"model.main": "http://h:1"}}, "")
+    async with open_holder(spec, {"model.main": model}) as made:
+        assert isinstance(made, Asking)
+        assert made.peers == ({"model.main": model} if given else {})
+
+
+@pytest.mark.anyio
+async def test_a_resources_server_that_takes_no_peers_is_made_without() -> None:
+    """A fleet tells every one of them where the model is."""
+    spec = parse_spec({**COUNTER, "peers": {"model.main": "http://h:1"}}, "")
+    async with open_holder(spec, {"model.main": HttpPeer("http://h:1", "model.main", httpx.AsyncClient())}) as made:
+        assert isinstance(made, CounterServer)
 
 
 def test_a_server_says_itself_again() -> None:
