@@ -3,15 +3,19 @@
 import json
 import os
 import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.backend import start_backend
+from tests.support.processes import program
 from tests.support.waiting import until
 
-from .harness import Run, Start, read_rows
+from .harness import ROOT, Run, Start, read_rows
 from .test_stopping import hold_second_calls, repeated_prompts
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
@@ -109,7 +113,7 @@ def test_a_server_that_dies_is_started_again_and_its_episodes_go_on_from_the_che
     assert rewards(run) == [1.0] * 4
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", ["environment.main", "model.main"])
 def test_a_worker_that_dies_costs_its_own_episodes_alone(run: Run, role: str) -> None:
     """Those of the other worker are adopted and go on as they are; its own are restored."""
     hold_second_calls(over_servers(run, 2))
@@ -180,6 +184,43 @@ def test_attaching_to_servers_that_do_not_answer_is_refused_before_anything_is_c
     assert "cannot be reached" in told
     run.backend.control.release()
     assert over_servers(run, start_s=60.0).finish().events("started")[0]["epoch"] == 2
+
+
+def test_a_run_attaches_to_servers_of_up_and_ends_loudly_where_one_stays_away(run: Run) -> None:
+    """It leaves them running; where one is lost and does not come back it ends with 77, and the next start goes on."""
+    hold_second_calls(over_servers(run, mode="attach", start_s=90.0))
+    with running_up(run):
+        with run.start() as start:
+            all_held(run, start)
+            start.signal(signal.SIGTERM)
+            start.wait(75)
+        over_servers(run, mode="attach", start_s=2.0)
+        with run.start() as start:
+            all_held(run, start)
+            os.killpg(run.servers()["agent.main"], signal.SIGKILL)
+            start.wait(77)
+        assert "agent.main" in start.events("failed")[0]["message"]
+        assert any(name.startswith("agent.main") for name in lost(start))
+    run.backend.control.release()
+    summary = over_servers(run).finish().summary
+    assert (summary["rows"], summary["continued"], summary["saved_calls"]) == (4, 4, 4)
+    assert rewards(run) == [1.0] * 4
+
+
+@contextmanager
+def running_up(run: Run) -> Iterator[None]:
+    """`midflight up` with the file of the run, for the length of a block."""
+    command = [str(program("midflight")), "up", str(run.write())]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with (run.folder / "up").open("wb") as told:
+        up = subprocess.Popen(command, stdout=told, stderr=told, cwd=run.folder, env=environment)
+    try:
+        until(lambda: b"SERVER" in (run.folder / "up").read_bytes() or up.poll() is not None, PATIENCE_S)
+        assert up.poll() is None, (run.folder / "up").read_text()
+        yield
+    finally:
+        up.send_signal(signal.SIGTERM)
+        up.wait(PATIENCE_S)
 
 
 def test_a_second_collector_touches_no_server_of_a_live_one(run: Run) -> None:
