@@ -16,7 +16,7 @@ from store import Life
 from .data import CallId, Peer, Reply, Request, on_the_wire
 from .episode import Episode
 from .errors import Code, ParticipantError
-from .gate import Gate
+from .gate import Gate, StepMode
 from .holder import Held
 from .tools import RESERVED
 
@@ -132,7 +132,10 @@ class StepContext:
             raise
 
     async def tool(self, name: str, arguments: Mapping[str, Any]) -> Reply:
-        """Call a tool of the session's resources server; a wait step that lasts until the boundary is made."""
+        """Call a tool of the session's resources server; a wait step that lasts until the boundary is made.
+
+        Nobody waits for it where the server is restart-only.
+        """
         call = self._next_call(f"tool {name}")
         access = self.config.get("resources", {})
         peer = self._resources.get(str(access.get("role")))
@@ -140,7 +143,8 @@ class StepContext:
             raise ParticipantError(Code.INVALID_REQUEST, f"the session has no tools: {access}")
         if not name or name in RESERVED or "/" in name:
             raise ParticipantError(Code.INVALID_REQUEST, f"{name!r:.80} is no name of a tool")
-        step = self._gate.step(self.life, f"tool:{name}", "wait", reason=f"tool call {name} at {peer.role}")
+        mode: StepMode = "replay" if access.get("restart_only") else "wait"
+        step = self._gate.step(self.life, f"tool:{name}", mode, reason=f"tool call {name} at {peer.role}")
         await self._steps.enter_async_context(step)
         session = str(access.get("session_id", ""))
         headers = {"x-resources-session-id": session} if session else {}

@@ -169,7 +169,7 @@ class EpisodeRunner:
 
     async def _one_step(self, held: Held[Any], episode: Episode, save: Save) -> Episode:
         plan = self._steps[episode.step]
-        mode = episode.verify_mode if episode.step == "verify" else plan.mode
+        mode = _mode_of(episode, plan)
         reason = f"{episode.step} at {plan.peer}"
         async with self.gate.step(held.life, episode.step, mode, reason=reason):
             began = self._began[held.life] = self.gate.active_time()
@@ -239,9 +239,9 @@ class EpisodeRunner:
             raise errors[0]
         return replace(episode, step=plan.then)
 
-    def access_of(self, episode: Episode, life: Life) -> dict[str, str]:
+    def access_of(self, episode: Episode, life: Life) -> dict[str, Any]:
         """Where the tools of an episode are: role and session. Raises `invalid_request`."""
-        return {"role": self._resources_of(episode).role, "session_id": _session_of(life)}
+        return _access_to(self._resources_of(episode).role, episode, life)
 
     def _resources_of(self, episode: Episode) -> Peer:
         role = episode.row.get("resources")
@@ -286,6 +286,19 @@ def _session_of(life: Life) -> str:
     return f"resources-{life.rollout_id}"
 
 
+def _mode_of(episode: Episode, plan: Plan) -> StepMode:
+    """Nobody waits for a step of what is started over anyway."""
+    if episode.restart_only:
+        return "replay"
+    return episode.verify_mode if episode.step == "verify" else plan.mode
+
+
+def _access_to(role: str, episode: Episode, life: Life) -> dict[str, Any]:
+    """What an agent is told of the tools of an episode; `restart_only` only where it is so."""
+    restart_only = {"restart_only": True} if episode.restart_only else {}
+    return {"role": role, "session_id": _session_of(life), **restart_only}
+
+
 def _body(life: Life, episode: Episode, resources: str, session: str, agent_session: str) -> dict[str, Any]:
     """The body of the step's call."""
     row = episode.row
@@ -297,7 +310,7 @@ def _body(life: Life, episode: Episode, resources: str, session: str, agent_sess
         case "seed":
             return {**row, "resources_session_id": session}
         case "open":
-            return {"agent_session_id": agent_session, "resources": {"role": resources, "session_id": session}}
+            return {"agent_session_id": agent_session, "resources": _access_to(resources, episode, life)}
         case "activate":
             return dict(row.get("responses_create_params") or {})
     return {**row, "response": episode.response, "resources_session_id": session}

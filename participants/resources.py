@@ -23,7 +23,7 @@ from .custody import SESSION_TTL_S, SessionHolder
 from .data import MODE_HEADER, REVISION_HEADER, VERIFY_HEADER, Peer, Reply, Request
 from .errors import Code, ParticipantError
 from .exact import exact_copy
-from .gate import Gate
+from .gate import Gate, StepMode
 from .holder import Held
 from .sessions import (
     DEFAULT_SESSION,
@@ -86,12 +86,18 @@ class ResourcesServer(SessionHolder):
     async def _one_step(self, held: Held[Sessions], request: Request) -> Reply:
         sessions, call = held.state, request.call
         session_id = session_id_of(request) or sessions.only or DEFAULT_SESSION
-        mode = self.checkpoint_verify if request.route == VERIFY else "wait"
+        mode = self._mode_of(request.route)
         what, inside = request.route.strip("/"), bool(call and call.parent)
         with self.working(held):
             async with self.gate.step(held.life, what, mode, reason=f"{what} is running", inside_wait=inside):
                 reply = await self._serve(sessions, session_id, request)
                 return self._counted(held, session_id, request, mode, reply)
+
+    def _mode_of(self, route: str) -> StepMode:
+        """Of the step that serves a call; nobody waits for one of what is started over anyway."""
+        if self.checkpoint_mode == "restart":
+            return "replay"
+        return self.checkpoint_verify if route == VERIFY else "wait"
 
     def _counted(self, held: Held[Sessions], session_id: str, request: Request, mode: str, reply: Reply) -> Reply:
         """Count a completed call as its caller does; the counts of a session end with it."""
@@ -126,7 +132,7 @@ class ResourcesServer(SessionHolder):
             del sessions.closed[next(iter(sessions.closed))]
 
     async def _serve(self, sessions: Sessions, session_id: str, request: Request) -> Reply:
-        token = _outer.set(Outer(request, self.checkpoint_verify if request.route == VERIFY else "wait"))
+        token = _outer.set(Outer(request, self._mode_of(request.route)))
         try:
             match request.route:
                 case "/seed_session":

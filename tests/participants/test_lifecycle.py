@@ -153,6 +153,20 @@ async def test_a_rollout_that_cannot_be_captured_is_reported_and_starts_over(opt
         assert (await two.results(1))["r0"].failure is None
 
 
+@pytest.mark.parametrize("what", [f"tool {SESSION} increment_counter 0", f"verify {SESSION}"])
+async def test_nobody_waits_for_a_step_of_what_starts_over(what: str) -> None:
+    """A tool call and a verify at a restart-only server go on across a checkpoint, and the episode after them."""
+    async with world(memory_store(), counter=RestartCounter) as one:
+        assert isinstance(one.resources, JournalCounter)
+        pause = one.resources.holds[what] = Pause()
+        [life] = await one.start({"r0": counter_row("r0", 2)})
+        await pause.reached.wait()
+        taken = await one.checkpoint()
+        assert taken.standstill.restarts == {life}
+        pause.released.set()
+        assert (await one.results(1))["r0"].failure is None
+
+
 async def test_a_late_reply_of_a_restored_life_is_refused() -> None:
     """The life that was saved may not act in the world that restored it, before or after its successor came."""
     store = memory_store()
