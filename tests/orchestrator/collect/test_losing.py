@@ -305,8 +305,10 @@ async def test_nothing_is_left_of_a_checkpoint_that_was_being_written_when_a_ser
     backend = PausedBackend()
     backend.after["checkpoints/2."] = writing = Pause()
     async with going(tmp_path, interval_s=0.05, backend=backend) as at:
+        last = at.worlds.made.hold("model D 1")
         await writing.reached.wait()
         await at.worlds.made.restart(role)
         writing.released.set()
+        last.released.set()
     assert [list(lost) for lost in at.worlds.lost] == [[f"{role}/w0"]]
     assert (await verify_store(at.worlds.made.store)).findings == ()
