@@ -11,6 +11,11 @@ from .stage import Stage
 from .variants import Variant
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Known where tests of this folder are asked for by name."""
+    parser.addoption("--seeds", type=int, default=20, help="how many random sequences are played")
+
+
 @pytest.fixture(scope="session")
 def surviving_backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBackend]:
     """A backend with control, a log and a token store, which no test kills."""

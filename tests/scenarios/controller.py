@@ -212,7 +212,8 @@ class Controller:
             await restore(self.fleet, round_id, ref, scope, timeout_s=RESTORE_S)
             await resume(self.fleet, round_id)
         self.restored = {life.rollout_id: life for life in scope}
-        self.restarts = {life.rollout_id: life for life in manifest.restarts if life.rollout_id not in self.output}
+        known = self.output.keys() | self.open.keys()
+        self.restarts = {life.rollout_id: life for life in manifest.restarts if life.rollout_id not in known}
 
     async def take_on(self, found: Found) -> None:
         """Let what is whole go on, retire what is broken, and restore that from the head or have it started over."""

@@ -114,7 +114,7 @@ class Stage:
             },
             "agent.main": {"peers": {"model.main": urls["model.main"], **resources}, "options": agent_options},
             "model.main": {"model": endpoint, "capture": str(self.ledger) if self.capture else None},
-            RESOURCES: {"server": self.resources, "options": counter},
+            RESOURCES: {"server": self.resources, "options": counter, "peers": {"model.main": urls["model.main"]}},
         }
         return {role: {"store": self.store_url, "token_env": TOKEN_ENV, **spec} for role, spec in own.items()}
 
@@ -245,7 +245,7 @@ class Stage:
 
     def let_tools_go(self) -> None:
         """Hold none any more."""
-        self._tool_hold.unlink()
+        self._tool_hold.unlink(missing_ok=True)
 
     async def logged(self, count: int, kind: str = "tool") -> None:
         """Until the counter has so many tool calls, or verifications, in its log."""

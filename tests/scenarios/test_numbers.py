@@ -13,7 +13,7 @@ pytestmark = pytest.mark.unit
 
 NUMBERS = frozenset(range(1, 41)) - {13}
 """All but 13, which waits for the cohort verifiers."""
-TO_COME = NUMBERS - set(range(1, 8)) - set(range(15, 33))
+TO_COME = NUMBERS - set(range(1, 8)) - set(range(15, 33)) - {38}
 """Not written yet; emptied by and by, and must be empty in a release."""
 WITH_COUNTS = frozenset({1, 2, 3, 4, 5, 15, 16, 17})
 """(W): with several worker counts."""
