@@ -199,8 +199,17 @@ class Controller:
         statuses = (await self.statuses()).values()
         return [blocker for status in statuses if status.phase == "preparing" for blocker in status.blockers]
 
-    async def restore_head(self, ref: Ref | None = None, only: Sequence[str] | None = None) -> None:
-        """Restore what the head, or another checkpoint, has and is not done or open; then `go_on` dispatches it."""
+    async def restore_head(
+        self,
+        ref: Ref | None = None,
+        only: Sequence[str] | None = None,
+        *,
+        standing: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Restore what the head, or another checkpoint, has and is not done or open; then `go_on` dispatches it.
+
+        `standing` is awaited once all have activated, before they are told to resume.
+        """
         ref = ref or self.claimed.head
         if ref is None:
             return
@@ -210,6 +219,8 @@ class Controller:
         if scope:
             round_id = self.claimed.next_round()
             await restore(self.fleet, round_id, ref, scope, timeout_s=RESTORE_S)
+            if standing is not None:
+                await standing()
             await resume(self.fleet, round_id)
         self.restored = {life.rollout_id: life for life in scope}
         known = self.output.keys() | self.open.keys()

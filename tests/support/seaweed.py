@@ -2,7 +2,10 @@
 
 import itertools
 import json
-from collections.abc import Iterator
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 
 from .processes import free_port, program, running
+from .waiting import until
 
 ACCESS_KEY, SECRET_KEY = "ciaccess", "cisecret12"
 BUCKET = "midflight-tests"
@@ -18,6 +22,8 @@ _IDENTITY = {
     "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
     "actions": ["Admin", "Read", "List", "Tagging", "Write"],
 }
+START_S = 90.0
+END_S = 10.0
 _numbers = itertools.count()
 
 
@@ -85,11 +91,7 @@ class S3Server:
 def seaweed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """The server of this test session."""
     folder = tmp_path_factory.mktemp("seaweed")
-    identities = folder / "s3.json"
-    identities.write_text(json.dumps({"identities": [_IDENTITY]}))
-    (folder / "data").mkdir()
-    server = S3Server(port=free_port())
-    command = _command(folder / "data", identities, server.port)
+    server, command = _prepared(folder)
     with running(command, folder / "log", server.accepts_objects):
         yield server
 
@@ -98,6 +100,44 @@ def seaweed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Serve
 def seaweed(seaweed_server: S3Server) -> S3Server:
     """The server, with a prefix for this test alone."""
     return replace(seaweed_server, prefix=f"t{next(_numbers)}")
+
+
+class KillableSeaweed:
+    """A server that is killed and started again in its place, on what it had written."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` is there, and empty."""
+        self.server, self._command = _prepared(folder)
+        self._log = folder / "log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def begin(self) -> None:
+        """Start it, and do not wait; nothing where it runs."""
+        if self._process is None:
+            with self._log.open("ab") as log:
+                self._process = subprocess.Popen(
+                    self._command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                )
+
+    def await_ready(self) -> None:
+        """Return once it takes objects. Raises AssertionError."""
+        until(self.server.accepts_objects, START_S, lambda: self._log.read_text(errors="replace")[-2000:])
+
+    def kill(self) -> None:
+        """SIGKILL its group; nothing where it does not run."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(END_S)
+            self._process = None
+
+
+def _prepared(folder: Path) -> tuple[S3Server, Sequence[str | Path]]:
+    """A server with its data below a folder, and how it is started."""
+    identities = folder / "s3.json"
+    identities.write_text(json.dumps({"identities": [_IDENTITY]}))
+    (folder / "data").mkdir()
+    server = S3Server(port=free_port())
+    return server, _command(folder / "data", identities, server.port)
 
 
 def _command(data: Path, identities: Path, port: int) -> list[str | Path]:
