@@ -131,7 +131,7 @@ async def _outcome(victim: Victim, phase: Phase, scene: Scene, controller: Contr
     except Exception as error:  # Whatever it raises is what the cell tells.
         failure = error
     assert struck, f"{phase.name} was never reached: {failure!r}"
-    return told(failure)
+    return phase.done if failure is None else told(failure)
 
 
 async def _go_on(plot: Plot, controller: Controller, phase: Phase) -> Ending:

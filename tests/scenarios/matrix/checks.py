@@ -72,10 +72,8 @@ def _repeats(seen: Seen, life: Life) -> bool:
     return len(ended) > len(set(ended)) or len(seen.tools[life]) > len(set(seen.tools[life]))
 
 
-def told(error: Exception | None) -> str:
+def told(error: Exception) -> str:
     """An operation's outcome in a few words: what failed, where, and with which code."""
-    if error is None:
-        return "went on"
     if not isinstance(error, CoordinationError):
         return type(error).__name__
     named = _grouped({name: _reason(failure) for name, failure in error.failures.items()})

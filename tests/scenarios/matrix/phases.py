@@ -29,6 +29,8 @@ class Phase:
     """Where exactly, for the docs."""
     restores: bool = False
     """It is a part of a restore into fresh servers; the others are those of a checkpoint."""
+    done: str = "went on"
+    """The outcome where nothing was raised."""
 
 
 async def idle(plot: Plot, controller: Controller, strike: Act) -> None:
@@ -123,11 +125,11 @@ async def _during(plot: Plot, operation: Act, reached: Act, strike: Act) -> None
 
 
 PHASES = (
-    Phase("idle", idle, "no operation is open"),
+    Phase("idle", idle, "no operation is open", done="none was open"),
     Phase("preparing", preparing, "prepare waits for a tool call that is held"),
     Phase("prepared", prepared, "everybody stands still, and no commit was sent"),
     Phase("committing", committing, "the resources server is held in its commit"),
-    Phase("publishing", publishing, "all work on; the controller is about to make the chain entry"),
+    Phase("publishing", publishing, "all work on; the controller is about to make the chain entry", done="published"),
     Phase("staging", staging, "fresh servers; the resources server is held in its import", restores=True),
     Phase("activating", activating, "all others have activated; the resources server is held in it", restores=True),
     Phase("restored", restored, "all have activated; none was told to resume", restores=True),

@@ -93,8 +93,7 @@ async def begin(plot: Plot, controller: Controller, *, tool: bool = False) -> No
     await controller.checkpoint()
     if tool:
         plot.hold_tools(f"tool {MOVING.amount(2)}")
-    else:
-        plot.hold(MOVING, call=3)
+    plot.hold(MOVING, call=3)
     plot.release(moving)
     await plot.logged(TOOLS_BEFORE + 1)
     await plot.held(2 if tool else 3)

@@ -1,17 +1,17 @@
-"""The matrix as one table of Markdown, and its reading back: pure."""
+"""The matrix as one table of Markdown, and what is read from it and written to a page: pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
-from .cell import Result
 from .phases import PHASES
 from .victims import VICTIMS
 
 HEAD = "victim"
+Cells = Mapping[tuple[str, str], str]
+"""By the names of victim and phase."""
 
 
-def table(results: Iterable[Result]) -> str:
+def table(cells: Cells) -> str:
     """A row for each victim and a column for each phase; a cell that was not run is empty."""
-    cells = {(result.victim, result.phase): str(result) for result in results}
     columns = [phase.name for phase in PHASES]
     lines = [_line([HEAD, *columns]), _line(["---"] * (len(columns) + 1))]
     for victim in VICTIMS:
@@ -25,14 +25,25 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cell.replace('|', '/').replace(chr(10), ' ') for cell in cells)} |"
 
 
-def read(markdown: str) -> dict[tuple[str, str], str]:
-    """The cells of the first such table in a page, by victim and phase."""
-    lines = [line for line in markdown.splitlines() if line.startswith("| ")]
-    rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
-    start = next((k for k, row in enumerate(rows) if row[0] == HEAD), len(rows))
-    columns = rows[start][1:] if start < len(rows) else []
-    return {
-        (victim, column): cell
-        for victim, *cells in rows[start + 2 :]
-        for column, cell in zip(columns, cells, strict=False)
-    }
+def read(page: str) -> dict[tuple[str, str], str]:
+    """The cells of the matrix in a page; none where there is no such table."""
+    head, *rows = [_cells(line) for line in _lines(page)] or [[]]
+    return {(row[0], column): cell for row in rows[1:] for column, cell in zip(head[1:], row[1:], strict=True) if cell}
+
+
+def with_table(page: str, new: str) -> str:
+    """The page with another table in place of its own. Raises ValueError where it has none."""
+    if not (old := "\n".join(_lines(page))):
+        raise ValueError(f"the page has no table that begins with | {HEAD} |")
+    return page.replace(old, new)
+
+
+def _lines(page: str) -> list[str]:
+    _, found, rest = page.partition(f"| {HEAD} |")
+    lines = (found + rest).splitlines()
+    end = next((k for k, line in enumerate(lines) if not line.startswith("|")), len(lines))
+    return lines[:end]
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split(" | ")]
