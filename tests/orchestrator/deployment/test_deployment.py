@@ -254,7 +254,7 @@ async def test_attaching_to_nothing_says_what_to_do(tmp_path: Path) -> None:
     async with fleet(tmp_path) as deployment:
         await deployment.start()
     async with fleet(tmp_path, fleet='mode = "attach"', start_s=0.3) as deployment:
-        with pytest.raises(NoFleet, match=r"resources\.counter has no url"):
+        with pytest.raises(NoFleet, match=r"model\.main has no url"):
             await deployment.attach()
 
 
