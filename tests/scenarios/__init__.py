@@ -41,6 +41,9 @@ What else there is:
 Most servers are forked by a process that has imported everything (tests/support/nursery.py), which runs the same
 `main` with the same arguments and takes a fifth of the time; the variants `fewer` and `s3` start the installed script.
 
+Random sequences (sequences.py says what can happen and what it leads to, player.py does it): `--seeds N` plays more of
+them, and a seed that fails says how to play it again. Let a new operation there have its world first, then its act.
+
 A test is `test_<number>_<claim>`; tests/scenarios/test_numbers.py checks that every number has one. Set no port and no
 path; give each rollout a task of another number, or the witnesses cannot be read. Plant the bug that it is for, once.
 """

@@ -54,6 +54,8 @@ class Did:
     """Tokens that each call had from before."""
     tools: tuple[int, ...] = ()
     verified: bool = False
+    least: "Did | None" = None
+    """What it has done in any case, where it was ended in motion: between this and the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ class World:
     rollouts: Rollouts = field(default_factory=lambda: {r.name: r for r in map(Rollout, range(ROLLOUTS))})
     head: Rollouts | None = None
     """What the last checkpoint has: as `restored`, or to `restart`."""
-    did: Mapping[Life, Did] = field(default_factory=dict)
+    did: dict[Life, Did] = field(default_factory=dict)
 
     def of(self, *states: str) -> list[Rollout]:
         """The rollouts in these states."""
@@ -122,6 +124,11 @@ class World:
     def put(self, *rollouts: Rollout) -> "World":
         """With these rollouts as they are now."""
         return replace(self, rollouts={**self.rollouts, **{rollout.name: rollout for rollout in rollouts}})
+
+    def over(self, r: Rollout) -> list[Life]:
+        """The lives of a rollout that have ended in this epoch."""
+        lives = [life for life in self.did if life.rollout_id == r.name and life.epoch == self.epoch]
+        return [life for life in lives if r.state != "open" or life != r.life]
 
     @property
     def held_tools(self) -> tuple[str, ...]:
@@ -136,6 +143,8 @@ class Op:
     name: str
     on: tuple[str, ...] = ()
     """Rollouts."""
+    moving: tuple[str, ...] = ()
+    """Rollouts whose calls are let go right before it: it ends them somewhere on their way."""
     role: str = ""
     worker: int | None = None
     workers: Workers | None = None
@@ -143,7 +152,8 @@ class Op:
     def __str__(self) -> str:
         counts = f"{self.workers.model} and {self.workers.others} workers" if self.workers else ""
         one = "" if self.worker is None else f"w{self.worker}"
-        return " ".join(filter(None, (self.name, *self.on, self.role, one, counts)))
+        moving = f"while {', '.join(self.moving)} move" if self.moving else ""
+        return " ".join(filter(None, (self.name, *self.on, self.role, one, counts, moving)))
 
 
 # What can come next
@@ -157,9 +167,10 @@ WEIGHTS = {
     "deliver": 2.0,
     "checkpoint": 3.0,
     "checkpoint and release": 2.0,
-    "retire": 1.5,
-    "lose": 2.5,
-    "leave": 1.5,
+    "retire": 2.0,
+    "knock": 2.0,
+    "lose": 4.0,
+    "leave": 2.0,
     "crash": 1.5,
     "adopt": 3.0,
     "take over": 1.0,
@@ -189,7 +200,10 @@ def _when_running(world: World) -> Iterator[Op]:
     if world.of("open", "restored", "restart"):
         yield Op("checkpoint")
     yield from (Op("checkpoint and release", (r.name,)) for r in world.of("open") if r.at == "model")
-    yield from (Op("retire", (r.name,)) for r in world.of("open"))
+    for r in world.of("open"):
+        yield Op("retire", (r.name,), moving=(r.name,) if r.at == "model" else ())
+        yield Op("retire", (r.name,))
+    yield from (Op("knock", (r.name,)) for r in world.rollouts.values() if world.over(r))
     if world.of("open"):
         yield Op("leave")
         yield from _losses(world)
@@ -198,7 +212,7 @@ def _when_running(world: World) -> Iterator[Op]:
 
 def _when_headless(world: World) -> Iterator[Op]:
     yield Op("adopt")
-    yield Op("take over")
+    yield from (Op("take over", moving=moving) for moving in _moves(world))
     yield from (op for op in _steps(world) if world.rollouts[op.on[0]].place.calls < CALLS - 1)
     yield from _crashes(world)
 
@@ -227,7 +241,12 @@ def _losses(world: World) -> Iterator[Op]:
 
 def _crashes(world: World) -> Iterator[Op]:
     if world.starts < MOST_STARTS:
-        yield Op("crash")
+        yield from (Op("crash", moving=moving) for moving in _moves(world))
+
+
+def _moves(world: World) -> list[tuple[str, ...]]:
+    """Nothing, or everything that can."""
+    return [(), tuple(r.name for r in world.of("open") if r.goes and r.at == "model")]
 
 
 # What an operation leads to
@@ -235,6 +254,7 @@ def _crashes(world: World) -> Iterator[Op]:
 
 def after(world: World, op: Op) -> World:
     """The world once everything stands still again."""
+    world = _let_go(world, op.moving)
     on = [world.rollouts[name] for name in op.on]
     match op.name:
         case "start":
@@ -257,6 +277,8 @@ def after(world: World, op: Op) -> World:
             return _saved(world, on)
         case "retire":
             return world.put(*(Rollout(r.number, "restart", r.life) for r in on))
+        case "knock":
+            return world
         case "leave":
             return replace(world, phase="headless")
         case "lose":
@@ -268,6 +290,14 @@ def after(world: World, op: Op) -> World:
         case "finish":
             return reduce(_finished, world.of("open"), world)
     raise ValueError(op.name)
+
+
+def _let_go(world: World, names: tuple[str, ...]) -> World:
+    moved = reduce(_finished, (world.rollouts[name] for name in names), world)
+    lives = [life for life, did in moved.did.items() if did != world.did[life]]
+    return replace(
+        world, did={**world.did, **{life: replace(moved.did[life], least=world.did[life]) for life in lives}}
+    )
 
 
 def _dispatched(world: World, r: Rollout) -> World:
