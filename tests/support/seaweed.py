@@ -74,7 +74,7 @@ class S3Server:
         client = self.client()
         try:
             client.create_bucket(Bucket=self.bucket)
-        except client.exceptions.BucketAlreadyExists:
+        except (client.exceptions.BucketAlreadyExists, client.exceptions.BucketAlreadyOwnedByYou):
             pass
         except (BotoCoreError, ClientError):
             return False
@@ -156,6 +156,7 @@ def _command(data: Path, identities: Path, port: int) -> list[str | Path]:
         "master.volumeSizeLimitMB": 256,
         "volume.preStopSeconds": 1,
         "master.telemetry": "false",
+        "master.electionTimeout": "2s",  # It has no other master to ask, and waits for this whenever it starts again.
     }
     flags = [f"-{name}={value}" for name, value in options.items()]
     return [program("weed"), f"-logdir={data}", "server", "-filer", "-s3", *flags]
