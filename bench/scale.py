@@ -16,7 +16,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -244,12 +244,19 @@ def _number(life: Life) -> int:
     return int(life.rollout_id.removeprefix("r"))
 
 
-async def take_checkpoint(scale: Scale, stand: Stand, lives: Sequence[Life]) -> Ref:
-    """Prepare, commit, renew, resume, publish."""
+async def _nothing() -> None:
+    """The default of what happens while everything stands still."""
+
+
+async def take_checkpoint(
+    scale: Scale, stand: Stand, lives: Sequence[Life], while_still: Callable[[], Awaitable[None]] = _nothing
+) -> Ref:
+    """Prepare, commit, renew, resume, publish; `while_still` is awaited once all stand still."""
     round_id = stand.controller.next_round()
     async with scale.stage("prepare"):
         standstill = await prepare(stand.fleet, round_id, timeout_s=TIMEOUT_S, lease_s=LEASE_S)
     assert standstill.prepared, standstill.blockers
+    await while_still()
     model = [status.counts for status in await stand.statuses() if status.kind == "model"]
     scale.dispositions = {name: sum(counts[name] for counts in model) for name in DISPOSITIONS}
     async with scale.stage("commit"):
@@ -297,6 +304,22 @@ async def replace_all(scale: Scale, stand: Stand, lives: Sequence[Life]) -> None
     scale.failures["missing"] = len(left)
 
 
+async def go_on(scale: Scale, stand: Stand, ref: Ref, lives: Sequence[Life]) -> list[Life]:
+    """Restore these from a checkpoint, and take the next life of each to its end; those lives."""
+    async with scale.stage("restore"):
+        round_id = stand.controller.next_round()
+        await restore(stand.fleet, round_id, ref, lives, timeout_s=TIMEOUT_S)
+    async with scale.stage("resume_restored"):
+        await resume(stand.fleet, round_id)
+    following = [Life(x.rollout_id, stand.controller.epoch, 1, x.n) for x in lives]
+    async with scale.stage("replacements"):
+        await replace_all(scale, stand, following)
+    model = [status.counts for status in await stand.statuses() if status.kind == "model"]
+    scale.continued = sum(counts["tokens_continued"] for counts in model)
+    scale.regenerated = sum(counts["tokens_regenerated"] for counts in model)
+    return following
+
+
 async def measure(scale: Scale, folder: Path) -> None:
     """One run."""
     with endpoint(folder, control=True) as backend:
@@ -316,17 +339,7 @@ async def measure(scale: Scale, folder: Path) -> None:
             await board.wait(live_at_most=0)
             await board.post("release", {"hold": None, "call": None})
             async with standing(scale, table, store, "restart") as stand:
-                async with scale.stage("restore"):
-                    round_id = stand.controller.next_round()
-                    await restore(stand.fleet, round_id, ref, lives, timeout_s=TIMEOUT_S)
-                async with scale.stage("resume_restored"):
-                    await resume(stand.fleet, round_id)
-                following = [Life(x.rollout_id, stand.controller.epoch, 1, x.n) for x in lives]
-                async with scale.stage("replacements"):
-                    await replace_all(scale, stand, following)
-                model = [status.counts for status in await stand.statuses() if status.kind == "model"]
-                scale.continued = sum(counts["tokens_continued"] for counts in model)
-                scale.regenerated = sum(counts["tokens_regenerated"] for counts in model)
+                await go_on(scale, stand, ref, lives)
             scale.store_requests["controller"] = requests.total()
             await weigh(scale, store, ref, folder)
 
