@@ -64,6 +64,8 @@ class Session:
     activation: Activation | None = None
     episode: Episode | None = None
     """Of its own `/run`."""
+    began: float | None = None
+    """When the step in flight of its activation began, in active time."""
     running: bool = False
     finished: anyio.Event = field(default_factory=anyio.Event)
     lock: anyio.Lock = field(default_factory=anyio.Lock)

@@ -224,8 +224,9 @@ class Agent(Holder[Session]):
             activation = outcome
 
     async def _one_step(self, held: Held[Session], activation: Activation) -> "Activation | Final":
-        began = self.gate.active_time()
+        began = held.state.began = self.gate.active_time()
         async with AsyncExitStack() as steps:
+            steps.callback(setattr, held.state, "began", None)
             peers = (self.model, self.resources)
             context = StepContext(self.role, self.gate, peers, held, steps, self._time_left(activation))
             outcome = await self.step(context, activation.state)
@@ -235,7 +236,8 @@ class Agent(Holder[Session]):
                 return outcome
             spent = activation.active_s + self.gate.active_time() - began
             following = replace(activation, state=outcome.state, boundary=activation.boundary + 1, active_s=spent)
-            held.state.activation = following  # Before the step ends, so that a prepare finds the boundary.
+            # Before the step ends, so that a prepare finds the boundary.
+            held.state.activation, held.state.began = following, None
             return following
 
     def _check_outcome(self, given: Any) -> None:
@@ -277,12 +279,18 @@ class Agent(Holder[Session]):
         return Session()
 
     def export_state(self, held: Held[Session]) -> Any:
-        """The session at its last boundary."""
+        """The session at its last boundary; the time of its step in flight is spent, and no crash gives it back."""
         session, activation = held.state, held.state.activation
+        if activation is not None and session.began is not None:
+            spent = activation.active_s + self.gate.active_time() - session.began
+            activation = replace(activation, active_s=spent)
+        episode = export_episode(session.episode)
+        if session.episode is not None and episode is not None:
+            episode["active_s"] = self._episodes.active_s(held.life, session.episode)
         return {
             "session_id": session.session_id,
             "config": session.config,
-            "episode": export_episode(session.episode),
+            "episode": episode,
             "activation": activation and {name: getattr(activation, name) for name in Activation.__slots__},
         }
 

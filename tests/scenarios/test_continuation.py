@@ -226,7 +226,7 @@ async def test_07_time_parked_and_downtime_are_not_counted_against_a_wall_time_b
 
 @one
 async def test_07_active_time_is_counted_over_a_crash(stage: Stage) -> None:
-    """What was spent before the crash is not given back: the rest of the budget is soon used up."""
+    """What was spent before the crash, in the call that was in flight, is not given back: the rest is soon used up."""
     budget_s, before_s, after_s = 3.0, 2.2, 1.6
     stage.agent = {"max_wall_s": budget_s}
     task = Task(0)
