@@ -34,6 +34,8 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
 ROLLOUTS = 16
 CUT = 6
 """Tokens of each call when the checkpoint is taken."""
+HELD_S = 120.0
+"""For all calls to come there; servers take long to come up on a busy machine."""
 
 
 def talking_row(number: int) -> dict[str, Any]:
@@ -86,24 +88,32 @@ async def problems(folder: Path, lives: list[Life]) -> list[Any]:
     return found
 
 
-@needs_torch
-def test_rollouts_cut_in_mid_generation_end_as_if_never_cut(worker: RunningBackend, tmp_path: Path) -> None:
-    """Rows equal an uninterrupted run's; no token before the cut is generated again; each ledger is one sound chain."""
-    alone = run_in(tmp_path / "alone", worker)
-    alone.finish()
-    whole = calls_of(worker, 0)
-    since = worker.control.counts()["total"]
-    killed = run_in(tmp_path / "killed", worker)
+def killed_in_mid_generation(killed: Run, worker: RunningBackend) -> None:
+    """A start with a checkpoint of all rollouts in the middle of their first calls, killed, and one that finishes."""
     worker.control.hold(after_tokens=CUT, substring="Story")
     with killed.start() as start:
-        until(lambda: worker.control.counts()["held"] == ROLLOUTS or not start.lives(), told=start.told)
+        until(lambda: worker.control.counts()["held"] == ROLLOUTS or not start.lives(), HELD_S, start.told)
         start.signal(signal.SIGUSR1)
         until(lambda: bool(start.events("checkpoint")) or not start.lives(), told=start.told)
         start.kill()
+        killed.end_servers()
     worker.control.wait(live_at_most=0)
     worker.control.release()
-    summary = killed.finish().summary
-    assert summary["continued"] == ROLLOUTS
+    assert killed.finish().summary["continued"] == ROLLOUTS
+
+
+def check_ended_as_if_never_cut(worker: RunningBackend, folder: Path, fleet: dict[str, Any] | None) -> None:
+    """Rows equal an uninterrupted run's; no token before the cut is generated again; each ledger is one sound chain."""
+    alone = run_in(folder / "alone", worker)
+    alone.finish()
+    whole = calls_of(worker, 0)
+    since = worker.control.counts()["total"]
+    killed = run_in(folder / "killed", worker)
+    killed.fleet = fleet
+    try:
+        killed_in_mid_generation(killed, worker)
+    finally:
+        killed.end_servers()
     assert read_rows(killed.folder / "out.jsonl") == read_rows(alone.folder / "out.jsonl")
     calls = calls_of(worker, since)
     again = [call for call in calls if call.continued]
@@ -112,6 +122,19 @@ def test_rollouts_cut_in_mid_generation_end_as_if_never_cut(worker: RunningBacke
     lines = (killed.folder / "out.jsonl").read_text().splitlines()
     lives = [Life.parse(json.loads(line)["_midflight_life"]) for line in lines]
     assert anyio.run(problems, killed.folder / "ledger", lives) == []
+
+
+@needs_torch
+def test_rollouts_cut_in_mid_generation_end_as_if_never_cut(worker: RunningBackend, tmp_path: Path) -> None:
+    """In the collector's own process."""
+    check_ended_as_if_never_cut(worker, tmp_path, None)
+
+
+@needs_torch
+@pytest.mark.parametrize("worker", [False], indirect=True, ids=["inline"])
+def test_rollouts_cut_over_servers_end_as_if_never_cut(worker: RunningBackend, tmp_path: Path) -> None:
+    """Every server is killed with the collector; the model's has two workers."""
+    check_ended_as_if_never_cut(worker, tmp_path, {"mode": "start", "workers": {"model.main": 2}})
 
 
 @dataclass(frozen=True, slots=True)
