@@ -48,6 +48,7 @@ class Player:
             await self._check_idle()
         finally:
             await self._leave()
+        await self._check_store()
 
     async def _carry_out(self, op: Op) -> None:
         self.played.append(op)
@@ -151,6 +152,7 @@ class Player:
             life = self.world.rollouts[name].life
             assert life is not None
             await self.running.deliver(life)
+            await self._knock(self.world.rollouts[name], life)
 
     async def retire(self, op: Op) -> None:
         """Their next lives start over."""
@@ -159,11 +161,11 @@ class Player:
             assert life is not None
             assert await self.running.retire(life, timeout_s=SETTLED_S) == frozenset()
             self.running.restarts[name] = life
+            await self._knock(self.world.rollouts[name], life)
 
-    async def knock(self, op: Op) -> None:
+    async def _knock(self, r: Rollout, life: Life) -> None:
         """Calls of every kind come in the name of a life that is over, and are refused everywhere."""
-        r = self.world.rollouts[op.on[0]]
-        said = await said_to(self.stage, self.running, self.world.over(r)[-1], r.task)
+        said = await said_to(self.stage, self.running, life, r.task)
         assert set(said.values()) == {(409, "stale_life")}, said
 
     async def _release(self, r: Rollout) -> None:
@@ -260,7 +262,11 @@ class Player:
         for r in self.world.rollouts.values():
             assert r.place.ledger is not None
             assert await self.stage.lineage(r.place.ledger) == list(r.place.by)
-        report = await verify_store(controller.store, deep=True)
+
+    async def _check_store(self) -> None:
+        """Every checkpoint verifies, and nothing is left over. Nobody writes any more, not even that he is alive."""
+        async with self.stage.open_store() as store:
+            report = await verify_store(store, deep=True)
         assert report.sound, report
         assert report.findings == (), report
 
@@ -293,7 +299,6 @@ ACTS: dict[str, Callable[[Player, Op], Awaitable[None]]] = {
     "finish": Player.finish,
     "deliver": Player.deliver,
     "retire": Player.retire,
-    "knock": Player.knock,
     "checkpoint": Player.checkpoint,
     "checkpoint and release": Player.checkpoint,
 }

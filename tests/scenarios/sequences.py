@@ -125,11 +125,6 @@ class World:
         """With these rollouts as they are now."""
         return replace(self, rollouts={**self.rollouts, **{rollout.name: rollout for rollout in rollouts}})
 
-    def over(self, r: Rollout) -> list[Life]:
-        """The lives of a rollout that have ended in this epoch."""
-        lives = [life for life in self.did if life.rollout_id == r.name and life.epoch == self.epoch]
-        return [life for life in lives if r.state != "open" or life != r.life]
-
     @property
     def held_tools(self) -> tuple[str, ...]:
         """All tool calls that are held, also those of broken lives."""
@@ -159,17 +154,16 @@ class Op:
 # What can come next
 
 WEIGHTS = {
-    "dispatch": 3.0,
+    "dispatch": 2.0,
     "step": 5.0,
     "step into tool": 3.0,
-    "run": 2.5,
+    "run": 7.0,
     "let tool go": 3.0,
-    "deliver": 2.0,
+    "deliver": 10.0,
     "checkpoint": 3.0,
     "checkpoint and release": 2.0,
     "retire": 2.0,
-    "knock": 2.0,
-    "lose": 4.0,
+    "lose": 3.0,
     "leave": 2.0,
     "crash": 1.5,
     "adopt": 3.0,
@@ -203,7 +197,6 @@ def _when_running(world: World) -> Iterator[Op]:
     for r in world.of("open"):
         yield Op("retire", (r.name,), moving=(r.name,) if r.at == "model" else ())
         yield Op("retire", (r.name,))
-    yield from (Op("knock", (r.name,)) for r in world.rollouts.values() if world.over(r))
     if world.of("open"):
         yield Op("leave")
         yield from _losses(world)
@@ -277,8 +270,6 @@ def after(world: World, op: Op) -> World:
             return _saved(world, on)
         case "retire":
             return world.put(*(Rollout(r.number, "restart", r.life) for r in on))
-        case "knock":
-            return world
         case "leave":
             return replace(world, phase="headless")
         case "lose":
