@@ -37,6 +37,8 @@ What else there is:
     acting(controller, Activate, before={name: act})             a message to a member does something first, or after
     await doom(stage, "entry")                                   a controller of its own that is killed at that point
     suspend(server), wake(server)                                SIGSTOP and SIGCONT of its workers
+    who, taken = await blocked_checkpoint(controller, act)       looking.py: a checkpoint that must wait, and for whom
+    exported(controller, taken), state_of(..., "agent")          what stands in its records
 
 Most servers are forked by a process that has imported everything (tests/support/nursery.py), which runs the same
 `main` with the same arguments and takes a fifth of the time; the variants `fewer` and `s3` start the installed script.

@@ -1,4 +1,4 @@
-"""Scenarios 33, 34 and 36 over servers: those that `test_served` and `test_served_kill` do not have already."""
+"""Scenarios 33, 34 and 36 over servers, where `test_served` and `test_served_kill` lack them; and tools that ask."""
 
 import json
 import signal
@@ -106,3 +106,15 @@ def test_36_another_dataset_or_model_is_refused_by_name_before_any_server_starts
         assert start.summary["continued"] == 4
         assert {life.attempt for life, _ in run.seen_calls()} == {1}
     assert len(read_rows(run.folder / "out.jsonl")) == 4
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("servers", [False, True])
+def test_a_resources_server_of_a_run_is_given_the_model(run: Run, servers: bool) -> None:
+    """In the collector's own process and in one of its own: each of three additions asks the model first."""
+    run.server = "tests.support.odd_counters:AskingCounter"
+    if servers:
+        over_servers(run)
+    run.finish()
+    assert rewards(run) == [1.0] * 4
+    assert len(run.seen_calls()) == 4 * (5 + 3)
