@@ -125,10 +125,15 @@ class KillableSeaweed:
 
     def kill(self) -> None:
         """SIGKILL its group; nothing where it does not run."""
-        if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(END_S)
-            self._process = None
+        process, self._process = self._process, None
+        if process is not None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(END_S)
+
+    def restart(self) -> None:
+        """Kill it and begin to start it again, in one step: a caller that is cancelled meanwhile leaves it begun."""
+        self.kill()
+        self.begin()
 
 
 def _prepared(folder: Path) -> tuple[S3Server, Sequence[str | Path]]:

@@ -42,7 +42,7 @@ class Result:
     problems: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        counts = {"adopted": self.adopted, "restored": self.restored, "started over": self.started_over}
+        counts = {"lived on": self.adopted, "restored": self.restored, "started over": self.started_over}
         went = ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "nothing to do"
         wrong = "".join(f"; WRONG: {problem}" for problem in self.problems)
         return f"{self.outcome}; {went}; again {self.again}; lost: {self.lost}{wrong}"

@@ -89,8 +89,7 @@ async def start_backend_again(victim: Victim, scene: Scene) -> None:
 async def kill_store(victim: Victim, scene: Scene) -> None:
     """And begin to start it again: the operation goes on meanwhile."""
     assert scene.seaweed is not None
-    await anyio.to_thread.run_sync(scene.seaweed.kill)
-    scene.seaweed.begin()
+    await anyio.to_thread.run_sync(scene.seaweed.restart)
 
 
 async def await_store(victim: Victim, scene: Scene) -> None:
