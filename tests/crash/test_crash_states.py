@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.crash_states import THOROUGH
 from tests.support.oplog import SerialRecordingOps
+from tests.support.tiers import with_slow
 
 from .conftest import Tally
 from .scenes import SCENES, explore_opening, explore_scene
@@ -14,8 +15,7 @@ from .stage import wide_backend
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.unit
-@pytest.mark.parametrize("name", SCENES)
+@pytest.mark.parametrize("name", with_slow(SCENES, {"prune"}))
 async def test_every_crash_state_is_the_one_before_or_the_one_after(name: str, tmp_path: Path, tally: Tally) -> None:
     """Whatever the disk lost, all that is published verifies, and what had returned is there."""
     tried = await explore_scene(name, tmp_path)

@@ -1,5 +1,6 @@
 """What another process, or another try, finds in the page cache is made durable before it is relied on."""
 
+import itertools
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -13,13 +14,14 @@ from tests.support.crash_states import Effort
 from tests.support.file_ops import RecordingOps
 from tests.support.oplog import FaultyRecordingOps, MortalOps, killed
 from tests.support.rounds import Round, on_backend
+from tests.support.tiers import sampled
 
 from .conftest import Tally
 from .explore import Verdicts, explore
 from .scenes import ONE, PRUNED, TWO
 from .stage import Stage, on_stage, plain_backend
 
-pytestmark = [pytest.mark.unit, pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 TRIES = 3
 UNLINKS = 2
@@ -52,12 +54,13 @@ async def publish_despite(nth: int, folder: Path) -> tuple[Stage, FaultyRecordin
     return stage, ops
 
 
-async def test_a_publication_that_was_repeated_after_a_failed_sync_is_durable(tmp_path: Path, tally: Tally) -> None:
+@sampled(5)
+async def test_a_publication_that_was_repeated_after_a_failed_sync_is_durable(
+    step: int, tmp_path: Path, tally: Tally
+) -> None:
     """Whichever sync failed before, once publish has returned the checkpoint survives a power loss."""
-    nth, states = 0, 0
-    struck = True
-    while struck:
-        nth += 1
+    tried_syncs, states = 0, 0
+    for nth in itertools.count(1, step):
         folder = anyio.Path(tmp_path / str(nth))
         await folder.mkdir()
         stage, ops = await publish_despite(nth, Path(folder))
@@ -67,7 +70,11 @@ async def test_a_publication_that_was_repeated_after_a_failed_sync_is_durable(tm
         )
         states += tried.states
         assert not tried.problems, f"sync {nth}, {ops.faults.struck}: {tried.problems}"
-    tally("failed syncs, repeated, then a power loss", f"{nth - 1} syncs, {states} states")
+        if not struck:
+            break
+        tried_syncs += 1
+    assert tried_syncs
+    tally("failed syncs, repeated, then a power loss", f"{tried_syncs} syncs, {states} states")
 
 
 async def prune_twice(lives_for: int, folder: Path) -> tuple[Stage, bool]:
@@ -104,14 +111,17 @@ async def _runs_out(work: Awaitable[object]) -> bool:
     return False
 
 
-async def test_a_prune_that_takes_over_a_plan_makes_the_plan_durable_first(tmp_path: Path, tally: Tally) -> None:
+@sampled(3)
+async def test_a_prune_that_takes_over_a_plan_makes_the_plan_durable_first(
+    step: int, tmp_path: Path, tally: Tally
+) -> None:
     """A pruner killed right after it named its plan leaves a plan that may still be lost; the next one deletes nothing
     before it cannot be.
     """
     views = Verdicts([TWO, PRUNED, PRUNED.later(1)], {"killed": 0, "pruned": 2})
     effort = Effort(exhaustive=3, sample=0, go_on_each=1)
     whole, _ = await prune_twice(sys.maxsize, tmp_path)
-    states, kills = 0, plan_in_the_air(whole.log)
+    states, kills = 0, plan_in_the_air(whole.log)[::step]
     assert kills
     for kill in kills:
         folder = anyio.Path(tmp_path / str(kill))

@@ -20,6 +20,7 @@ from participants.errors import Code, ParticipantError
 from participants.wire import ControlCall, RoundCall
 from tests.support.owners import Notebook, PushedLoop
 from tests.support.protocol import KINDS, World
+from tests.support.tiers import with_slow
 
 ROLLOUTS = st.sampled_from(["r0", "r1", "r2"])
 KIND = st.sampled_from(KINDS)
@@ -244,8 +245,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.unit
-@pytest.mark.parametrize("bug", PLANTED)
+@pytest.mark.parametrize("bug", with_slow(PLANTED, {"a stale epoch is accepted", "abort does not discard"}))
 def test_a_planted_bug_is_found(bug: str) -> None:
     """A machine that cannot fail is a defect: each of these makes it fail."""
     book, owner = PLANTED[bug]

@@ -10,20 +10,17 @@ from .worlds import Explored, explore
 
 SMALL = {
     "claim against claim": 2,
-    "three claims": 0,
     "publish against takeover": 1,
     "publish against fork": 1,
     "two publications against takeover": 1,
     "one draft twice": 1,
     "seal against claim": 2,
-    "publish against prune": 1,
     "fork against prune": 1,
     "import against prune": 0,
     "prune against prune": 0,
     "an interrupted prune, twice": 1,
-    "publish, fork and prune": 0,
 }
-"""How many faults there may be in one schedule."""
+"""How many faults there may be in one schedule, of the scenes that are over soon."""
 LARGE = {
     "claim against claim": 5,
     "three claims": 1,
@@ -37,6 +34,7 @@ LARGE = {
     "import against prune": 2,
     "prune against prune": 2,
     "an interrupted prune, twice": 2,
+    "publish, fork and prune": 0,
     "publish, takeover and prune": 0,
     "import and an interrupted prune, twice": 0,
 }

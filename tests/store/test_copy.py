@@ -47,6 +47,7 @@ from tests.support.checkpoints import (
 )
 from tests.support.file_ops import RecordingOps
 from tests.support.seaweed import S3Server
+from tests.support.tiers import sampled
 
 pytestmark = pytest.mark.anyio
 unit = pytest.mark.unit
@@ -162,16 +163,16 @@ async def test_a_root_copied_onto_itself_stays_as_it_is() -> None:
     assert contents(source) == before
 
 
-@unit
+@sampled(4)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("side", ["source", "destination"])
-async def test_a_copy_that_fails_at_any_call_leaves_no_half_checkpoint(side: str, after: bool) -> None:
-    """For every call, failing before or after its effect: the source is untouched, the destination shows the whole
-    checkpoint or none, and the next copy completes.
+async def test_a_copy_that_fails_at_any_call_leaves_no_half_checkpoint(side: str, after: bool, step: int) -> None:
+    """A call fails before or after its effect, from the first call on: the source is untouched, the destination shows
+    the whole checkpoint or none, and the next copy completes.
     """
     original = await a_source()
     untouched = contents(original)
-    for nth in itertools.count(1):
+    for nth in itertools.count(1, step):
         source, destination = again(original), memory_store()
         failing = source if side == "source" else destination
         assert isinstance(failing.backend, MemoryBackend)
@@ -188,11 +189,11 @@ async def test_a_copy_that_fails_at_any_call_leaves_no_half_checkpoint(side: str
             return
 
 
-@unit
-async def test_a_copy_that_is_cancelled_at_any_call_leaves_no_half_checkpoint() -> None:
+@sampled(4)
+async def test_a_copy_that_is_cancelled_at_any_call_leaves_no_half_checkpoint(step: int) -> None:
     """As the last test, for a process that is killed while the call hangs."""
     original = await a_source()
-    for nth in itertools.count(1):
+    for nth in itertools.count(1, step):
         destination = memory_store()
         assert isinstance(destination.backend, MemoryBackend)
         destination.backend.inject(Fault(nth=nth))

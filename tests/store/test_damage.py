@@ -22,8 +22,9 @@ from store import (
 from store.layout import aggregate_key, entry_key, participant_key
 from tests.support.checkpoints import AGENT, TOOLS, Shares, life, publish_rounds, records, store_with
 from tests.support.damage import FIRST, flipped, keys, read, remove, write
+from tests.support.tiers import sampled
 
-pytestmark = [pytest.mark.unit, pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 BLOB = bytes(range(256))
 FLIPS = 150
@@ -68,26 +69,28 @@ def the_key(store: Store, what: str) -> str:
     return keys(store, NAMES[what])[0]
 
 
+@sampled(9)
 @pytest.mark.parametrize("what", NAMES)
 @pytest.mark.fault(1, 7)
-async def test_an_object_cut_at_any_byte_is_refused_by_name(what: str) -> None:
+async def test_an_object_cut_at_any_byte_is_refused_by_name(what: str, step: int) -> None:
     """Every prefix of every sort of object is found before anything is handed out."""
     store = await make_store()
     key = the_key(store, what)
     whole = read(store, key)
-    for length in range(len(whole)):
+    for length in [*range(0, len(whole), step), len(whole) - 1]:
         write(store, key, whole[:length])
         await expect_refusal(store, key)
 
 
+@sampled(5)
 @pytest.mark.parametrize("what", NAMES)
 @pytest.mark.fault(3, 4)
-async def test_an_object_with_any_bit_flipped_is_refused_by_name(what: str) -> None:
+async def test_an_object_with_any_bit_flipped_is_refused_by_name(what: str, step: int) -> None:
     """One bit anywhere is found; in a blob and in framing as well as in content."""
     store = await make_store()
     key = the_key(store, what)
     whole = read(store, key)
-    for bit in range(0, len(whole) * 8, max(1, len(whole) * 8 // FLIPS | 1)):
+    for bit in range(0, len(whole) * 8, step * max(1, len(whole) * 8 // FLIPS | 1)):
         write(store, key, flipped(whole, bit))
         await expect_refusal(store, key)
 
@@ -101,6 +104,7 @@ SPOILED: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("how", SPOILED)
 @pytest.mark.parametrize("what", NAMES)
 @pytest.mark.fault(2, 7, 15)
@@ -112,6 +116,7 @@ async def test_an_object_of_zeros_or_of_another_length_is_refused_by_name(what: 
     await expect_refusal(store, key)
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("what", NAMES)
 @pytest.mark.fault(5, 33)
 async def test_a_missing_object_is_refused_by_name(what: str) -> None:
@@ -123,6 +128,7 @@ async def test_a_missing_object_is_refused_by_name(what: str) -> None:
     assert "missing" in str(error)
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("what", [what for what in NAMES if what != "blob"])
 async def test_an_object_of_another_checkpoint_is_refused_by_name(what: str) -> None:
     """A perfectly sound object in the wrong place is no better than a damaged one."""
@@ -136,6 +142,7 @@ async def test_an_object_of_another_checkpoint_is_refused_by_name(what: str) -> 
     await expect_refusal(store, key)
 
 
+@pytest.mark.unit
 async def test_a_part_of_another_participant_is_refused_by_name() -> None:
     """Two participants' manifests cannot be exchanged, for each is pinned by name and digest."""
     store = await make_store()
@@ -146,6 +153,7 @@ async def test_a_part_of_another_participant_is_refused_by_name() -> None:
     await expect_refusal(store, "manifest.json")
 
 
+@pytest.mark.unit
 @pytest.mark.fault(1)
 async def test_damage_is_never_answered_with_an_older_checkpoint() -> None:
     """The head is damaged: it is refused, and the checkpoint before it is given only to who asks for it by name."""
@@ -157,6 +165,7 @@ async def test_damage_is_never_answered_with_an_older_checkpoint() -> None:
     assert [record.life.rollout_id for record in await restore(store, FIRST)] == ["r0", "r1"]
 
 
+@pytest.mark.unit
 @pytest.mark.fault(4)
 async def test_a_flipped_bit_in_a_record_names_object_participant_and_rollouts() -> None:
     """An operator reads which participant's part it is, and which records are hit."""
@@ -176,6 +185,7 @@ async def take_all(store: Store) -> list[Record]:
         return [record async for record in found]
 
 
+@pytest.mark.unit
 @pytest.mark.fault(4)
 async def test_nothing_unverified_is_handed_out_even_without_verifying_first() -> None:
     """A reader who skips the check gets sound records up to the damaged frame, and then the error."""
@@ -198,6 +208,7 @@ async def collect(store: Store, found: list[Record]) -> None:
             found.append(record)  # noqa: PERF401 - what came before the error counts
 
 
+@pytest.mark.unit
 @pytest.mark.fault(1, 3)
 async def test_a_damaged_entry_or_format_is_refused_by_name() -> None:
     """The chain and format.json decide everything, so nothing is decided while one of them cannot be read."""
@@ -212,6 +223,7 @@ async def test_a_damaged_entry_or_format_is_refused_by_name() -> None:
     assert await restore(store)
 
 
+@pytest.mark.unit
 async def test_a_hole_in_the_chain_is_damage() -> None:
     """An entry that is missing while a later one is listed is never taken for the end of the chain."""
     store = await store_with({AGENT: records(1)}, {AGENT: records(2)})
@@ -220,6 +232,7 @@ async def test_a_hole_in_the_chain_is_damage() -> None:
         await open_checkpoint(store)
 
 
+@pytest.mark.unit
 @pytest.mark.fault(1, 2, 3)
 async def test_a_damaged_format_file_is_refused_by_name(tmp_path: anyio.Path) -> None:
     """Cut, flipped or emptied, format.json opens nothing and is left as it is."""
@@ -240,6 +253,7 @@ async def test_a_damaged_format_file_is_refused_by_name(tmp_path: anyio.Path) ->
     assert await path.read_bytes() == damaged
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("what", ["format.json", "manifest.json", ".jsonl.zst", "blobs/", "chain/"])
 @pytest.mark.fault(59)
 async def test_a_link_in_place_of_an_object_is_refused_and_its_target_untouched(

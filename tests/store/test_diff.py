@@ -158,7 +158,7 @@ async def test_memory_does_not_grow_with_the_size_of_records() -> None:
     """Ten times the bytes in as many records take about the same memory: only digests are kept."""
 
     async def peak(size: int) -> int:
-        share = [Record(life(f"r{n}", n=n), payload(f"{n}", size).hex()) for n in range(300)]
+        share = [Record(life(f"r{n}", n=n), payload(f"{n}", size).hex()) for n in range(100)]
         store = await two({AGENT: share}, {AGENT: share})
         tracemalloc.start()
         try:

@@ -2,6 +2,7 @@
 
 import tracemalloc
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import orjson
@@ -273,6 +274,7 @@ async def test_a_frame_that_is_not_exactly_one_sound_frame_is_refused(lie: str) 
     await expect_refusal(store, names="agent.solver/p0/00000-")
 
 
+@cache
 def bomb(size: int, *, announced: bool) -> bytes:
     """A frame that unpacks to `size` zeros, made without holding them."""
     compressor = zstandard.ZstdCompressor(level=19, write_content_size=announced)

@@ -17,10 +17,11 @@ from participants.inference.control import HoldOrder, Match
 from participants.staging import Identity, Key, Staged, Wanted, client
 from store import CheckpointId
 from tests.support.checkpoints import life
+from tests.support.tiers import sampled
 
 from .made import CALL, RUN, all_staged
 
-pytestmark = [pytest.mark.unit, pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 SCRIPT = '<script>[{"filler": 6, "text": "é ünd", "call": {"name": "f", "arguments": {"a": 1}}}]</script>'
 TOOL = {"name": "f", "parameters": {"type": "object"}}
@@ -130,13 +131,14 @@ def claim(staged: Staged, **more: Any) -> dict[str, Any]:
     return {"key": staged.key, "count": staged.count, "digest": staged.digest} | more
 
 
+@sampled(5)
 @pytest.mark.parametrize("route", DIALECTS)
-async def test_a_cut_at_every_token_continues_the_same_inline_and_staged(rig: Rig, route: str) -> None:
+async def test_a_cut_at_every_token_continues_the_same_inline_and_staged(rig: Rig, route: str, step: int) -> None:
     """Prefix and rest are the uncut ids both ways, and the backend saw the same prompt; also inside a tool's call."""
     whole = await rig.uncut(route)
     limits = {"max_tokens": len(whole.ids), "ignore_eos": True} if route == "/v1/completions" else {}
     assert len(whole.ids) > 12
-    for k in range(1, len(whole.ids)):
+    for k in range(1, len(whole.ids), step):
         staged = await rig.cut(route, k, caller(k))
         prefix = list((await rig.backend.stager.store.read(Key.parse(staged.key))).ids) if rig.backend.stager else []
         assert prefix == whole.ids[: staged.count]
@@ -151,6 +153,7 @@ async def test_a_cut_at_every_token_continues_the_same_inline_and_staged(rig: Ri
         assert (one.continued, one.generated) == (len(prefix), two.generated)
 
 
+@pytest.mark.unit
 async def test_a_call_that_was_cut_twice_is_staged_whole_both_times(rig: Rig) -> None:
     """The second cut, of the continuation, has the first prefix in it and is continued from the same prompt."""
     route = "/v1/completions"
@@ -164,6 +167,7 @@ async def test_a_call_that_was_cut_twice_is_staged_whole_both_times(rig: Rig) ->
     assert rest == whole.ids[9:]
 
 
+@pytest.mark.unit
 async def test_a_call_that_was_continued_inline_is_staged_with_its_prefix(rig: Rig) -> None:
     """Where the caller says how much of the prompt is output already; its key then continues the prompt alone."""
     route = "/v1/completions"
@@ -175,6 +179,7 @@ async def test_a_call_that_was_continued_inline_is_staged_with_its_prefix(rig: R
     assert rest == whole.ids[9:]
 
 
+@pytest.mark.unit
 async def test_generation_goes_on_while_it_is_staged(rig: Rig) -> None:
     """Nothing is aborted: after the hold the stream ends whole, and can still be staged at what its caller had read."""
     route, who = "/v1/completions", caller(0)
@@ -189,6 +194,7 @@ async def test_generation_goes_on_while_it_is_staged(rig: Rig) -> None:
     assert (again.key, held.count, ended.count, ended.ended) == (held.key, 5, len(whole.ids), True)
 
 
+@pytest.mark.unit
 async def test_a_wrong_cut_is_refused_before_anything_is_generated(rig: Rig) -> None:
     """Each with its reason and status 422; the backend records no call."""
     route = "/v1/chat/completions"
@@ -223,6 +229,7 @@ async def test_a_wrong_cut_is_refused_before_anything_is_generated(rig: Rig) -> 
     assert rig.backend.calls.counts()["total"] == seen
 
 
+@pytest.mark.unit
 async def test_calls_without_an_identity_are_served_as_ever(rig: Rig) -> None:
     """They have no buffer; a staged cut may be continued by one of them too."""
     route = "/v1/completions"
@@ -235,6 +242,7 @@ async def test_calls_without_an_identity_are_served_as_ever(rig: Rig) -> None:
     assert named(data, "token_ids") == whole.ids[4:]
 
 
+@pytest.mark.unit
 async def test_a_backend_without_a_token_store_says_so(tmp_path: Path) -> None:
     """No routes, and a staged cut is refused; nothing else changes."""
     backend = Backend(Settings())
@@ -247,6 +255,7 @@ async def test_a_backend_without_a_token_store_says_so(tmp_path: Path) -> None:
         assert (status, orjson.loads(data)["error"]["code"]) == (400, "unknown_key")
 
 
+@pytest.mark.unit
 async def test_many_calls_are_staged_at_one_moment_and_pinned(rig: Rig) -> None:
     """Forty streams held at once; each key has what its stream was shown, and outlives a sweep."""
     rig.backend.board.hold(HoldOrder(after_tokens=7))

@@ -18,6 +18,9 @@ pytestmark = pytest.mark.anyio
 RACERS = 16
 MANY = 1100
 """More than one page of a listing in S3."""
+FEW = 200
+PAGED = {"fsspec", "s3"}
+"""The others know no pages: there fewer objects say as much."""
 ODD_KEY = "a/B-c_d.e/0=1+2@3~4%2F5 6,7(8)#&9;:'$!.json"
 
 
@@ -171,9 +174,9 @@ async def test_a_listing_is_sorted_and_bounded_by_its_prefix(backend: Backend) -
     assert await backend.list("none/") == []
 
 
-async def test_a_listing_has_every_page(backend: Backend) -> None:
+async def test_a_listing_has_every_page(place: Place, backend: Backend) -> None:
     """More objects than one page holds are all listed, and deleted in one call."""
-    keys = [f"many/{number:05}" for number in range(MANY)]
+    keys = [f"many/{number:05}" for number in range(MANY if place.name in PAGED else FEW)]
     limiter = anyio.CapacityLimiter(32)
 
     async def create(key: str) -> None:
