@@ -1,6 +1,7 @@
 """What every test gets: anyio on asyncio, no blocking call in the event loop, and a tier that it must name."""
 
 import gc
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -17,13 +18,16 @@ def _unloaded(package: str) -> ModuleType:
     return module
 
 
+sys.dont_write_bytecode = False
+"""Else each process of each run compiles every test and rewrites its asserts once more, which is half of collecting."""
 OURS = [_unloaded(package) for package in ("midflight", "orchestrator", "participants", "store")]
 TIERS = {"unit", "process", "real", "scale"}
 
 pytest_plugins = ["tests.support.seaweed", "tests.support.rclone"]
 
 
-settings.register_profile("midflight", deadline=None)  # a busy machine is slow, and that is no fault
+settings.register_profile("midflight", deadline=None, max_examples=40)  # a busy machine is slow, and that is no fault
+settings.register_profile("thorough", deadline=None, max_examples=300)  # CI: --hypothesis-profile thorough
 settings.load_profile("midflight")
 
 

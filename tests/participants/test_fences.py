@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from participants import Admitted, Code, Fences, Floor, ParticipantError
@@ -130,7 +130,6 @@ STEPS = st.one_of(
 
 
 @given(st.lists(STEPS, max_size=40))
-@settings(max_examples=200, deadline=None)
 def test_forgetting_what_is_below_the_floor_changes_no_answer(steps: list[tuple[str, Any]]) -> None:
     """Fences answer as a model that keeps everything, and hold at most two lives a rollout, none below the floor."""
     fences, model = Fences(), Model()

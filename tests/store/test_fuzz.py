@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from store import AggregateManifest, CorruptChain, CorruptCheckpoint, Entry, Limits, ParticipantManifest, StoreError
@@ -84,7 +84,6 @@ def try_document(name: str, data: bytes) -> None:
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 @given(data=st.data())
-@settings(max_examples=150)
 @pytest.mark.fault(1, 3, 61)
 def test_a_document_with_anything_in_any_place_is_read_or_refused(name: str, data: st.DataObject) -> None:
     """One place of a sound document is replaced, removed or doubled, and the digest made right again."""
@@ -113,7 +112,6 @@ def test_any_bytes_in_place_of_a_document_are_refused(name: str, data: bytes) ->
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 @given(wild=st.dictionaries(st.text(max_size=5), WILD, max_size=4))
-@settings(max_examples=50)
 def test_any_object_in_place_of_a_document_is_refused(name: str, wild: dict[str, Any]) -> None:
     """A sealed object with a right version and nothing else right."""
     body = dumps({"version": [1, 0], **{k: v for k, v in wild.items() if k not in ("sha256", "version")}})
@@ -128,7 +126,6 @@ def index_lines() -> tuple[list[Any], list[int]]:
 
 
 @given(data=st.data())
-@settings(max_examples=200)
 @pytest.mark.fault(1, 3, 61)
 def test_an_index_with_anything_in_any_place_is_read_or_refused(data: st.DataObject) -> None:
     """One place of a sound index is replaced, removed or doubled."""

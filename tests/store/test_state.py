@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from store import CheckpointId, ParticipantManifest, open_checkpoint
 from store.errors import CorruptCheckpoint, InvalidRecord
@@ -53,7 +53,6 @@ async def through_a_manifest(value: Any, blobs: Blobs, limits: Limits = LIMITS) 
     return read, await decode_state(read, "solver", blobs.read)
 
 
-@settings(max_examples=50)
 @given(value=WITH_BYTES)
 async def test_any_state_is_read_back_exactly(value: Any) -> None:
     """State takes the way of a manifest, another parser than that of records, and comes back the same."""

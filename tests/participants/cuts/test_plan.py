@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from participants.backends import Capabilities, Feature
@@ -238,7 +238,6 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300)
 @given(st.sampled_from([CHAT, COMPLETIONS, RESPONSES]), st.dictionaries(FIELDS, VALUES, max_size=5), st.booleans())
 def test_no_body_makes_planning_fail(route: str, body: dict[str, Any], text: bool) -> None:
     """Whatever a client sends, there is a decision."""

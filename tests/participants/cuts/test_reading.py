@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from participants.cuts import Reading, Segment, read
@@ -195,7 +195,6 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=300)
 @given(st.sampled_from(sorted(CASES)), st.data())
 def test_reading_raises_nothing(name: str, data: st.DataObject) -> None:
     """Any value in place of any part of an event gives a reading, with or without a failure."""
@@ -219,7 +218,6 @@ def test_a_stream_without_a_reason_has_not_ended() -> None:
     assert reading.failure is None
 
 
-@settings(max_examples=60)
 @given(st.sampled_from(sorted(CASES)), st.data())
 def test_borders_of_chunks_make_no_difference(name: str, data: st.DataObject) -> None:
     """A stream in pieces of any size is read like the whole; part of an event at the end does not count."""
