@@ -49,7 +49,7 @@ async def test_a_bit_anywhere_in_a_share_fails_the_whole_restore_by_name(kind: s
         k = 0
         for key in objects_of(store, kind):
             whole = read(store, key)
-            for place in range(0, len(whole), max(1, len(whole) // 5)):
+            for place in range(0, len(whole), max(1, len(whole) // 3)):
                 k += 1
                 write(store, key, flipped(whole, place * 8))
                 await assert_refused(at, k, store, ref, scope, kind)

@@ -100,14 +100,14 @@ async def test_work_that_does_not_listen_is_reported_and_its_life_stays_fenced(p
         assert one.left() == {}
 
 
-async def test_nothing_is_left_of_five_hundred_rollouts() -> None:
+async def test_nothing_is_left_of_two_hundred_rollouts() -> None:
     """After release only fences are held, one a rollout; after the floor has passed, nothing at all."""
-    rows = {f"r{n}": scripted_row(f"r{n}", ["done"]) for n in range(500)}
+    rows = {f"r{n}": scripted_row(f"r{n}", ["done"]) for n in range(200)}
     async with world() as one:
         lives = await one.start(rows)
         await one.results(len(rows))
         assert one.left() == {}
-        assert [len(holder.fences.fenced) for holder in one.holders] == [500] * 4
+        assert [len(holder.fences.fenced) for holder in one.holders] == [200] * 4
         one.raise_floor(Floor(lives[-1].epoch, lives[-1].n + 1))
         for holder in one.holders:
             assert (holder.fences.fenced, holder.fences.live, holder.held()) == ([], [], [])

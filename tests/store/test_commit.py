@@ -110,7 +110,7 @@ async def test_a_different_commit_of_the_same_round_is_a_conflict(share: list[Re
     assert (await commit(store, records(50))).manifest.records == 50
 
 
-@pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 64, 65, 300])
+@pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 64, 65, 150])
 @pytest.mark.parametrize("limits", [(1, 1), (100, 1), (1, 100_000), (400, 900), (10**6, 10**6)])
 async def test_any_number_of_records_is_packed_into_parts_of_bounded_size(size: int, limits: tuple[int, int]) -> None:
     """Whatever the limits, no part is longer than the limit and one frame, and everything is read back."""

@@ -163,8 +163,8 @@ async def test_a_rollout_in_scope_without_a_record_is_damage() -> None:
 
 
 async def test_memory_holds_a_few_frames_however_many_there_are() -> None:
-    """While a reader goes through thousands of records, only those of a few frames are alive."""
-    store = await store_with({AGENT: records(2000, turns=1)})
+    """While a reader goes through a thousand records, only those of a few frames are alive."""
+    store = await store_with({AGENT: records(1000, turns=1)})
     checkpoint = await open_checkpoint(store)
     frames = len(checkpoint.processes[0].frames)
     largest = max(len(frame.lives) for frame in checkpoint.processes[0].frames)
@@ -173,7 +173,7 @@ async def test_memory_holds_a_few_frames_however_many_there_are() -> None:
         number = 0
         async for _ in lines:
             number += 1
-            if number % 200 == 0:
+            if number % 100 == 0:
                 most = max(most, sum(type(thing) is RawRecord for thing in gc.get_objects()))
     assert frames > 100
     assert most <= (SMALL_PARTS.frames_in_flight + 2) * largest
