@@ -140,7 +140,8 @@ def identified(
     life, route = _identity(path, named)
     if life is None and handler.epoch:
         raise ParticipantError(
-            Code.INVALID_REQUEST, f"this server takes part in checkpoints, and the call has no {LIFE_HEADER}"
+            Code.INVALID_REQUEST,
+            f"this server takes part in checkpoints: a controller has adopted it, and the call has no {LIFE_HEADER}",
         )
     if call is not None and life is None:
         raise ParticipantError(Code.INVALID_REQUEST, f"a call with {CALL_HEADER} needs a life")

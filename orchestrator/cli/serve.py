@@ -10,9 +10,8 @@ from store import InvalidInput
 
 from .target import parse_option
 
-Kinds = Annotated[
-    str | None, typer.Argument(metavar="KIND", help="environment, agent, model or resources; --spec may say it.")
-]
+KINDS = "environment, agent, model or resources"
+Kinds = Annotated[str | None, typer.Argument(metavar="KIND", help=f"{KINDS}; --spec may say it.")]
 
 
 def serve(
@@ -66,6 +65,8 @@ def serve(
     try:
         document = load_document(spec) if spec else {}
         document |= {key: value for key, value in given.items() if value is not None}
+        if "kind" not in document:
+            raise ConfigError(f"KIND is missing: {KINDS}" + (f"; {spec} has no kind either" if spec else ""))
         place = "model" if document.get("kind") == "model" else "options"
         for key, found in ((place, _options(option)), ("peers", _pairs(peer))):
             if found:

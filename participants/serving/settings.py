@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, get_args
 
@@ -16,6 +17,10 @@ Natural = Annotated[int, Field(ge=0, le=MAX_INT)]
 Positive = Annotated[int, Field(ge=1, le=MAX_INT)]
 GC_THRESHOLD = (50_000, 20, 20)
 """With tens of thousands of episodes in memory, Python spends a third of its time looking for cycles otherwise."""
+
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+|\[key\]")
+"""Of the steps to a place in a document, those that a file has without quotes; the second means the key itself."""
 
 
 class ConfigError(Exception):
@@ -55,12 +60,16 @@ def secret(name: str | None) -> str | None:
 
 
 def problem_of(error: ValidationError, top: type[Table]) -> str:
-    """The first thing that is wrong with a document, and where it stands; of a wrong key, the right ones."""
+    """The first thing that is wrong with a document, and where, if at one place; of a wrong key, the right ones."""
     first = error.errors(include_url=False, include_input=False)[0]
-    place, said = ".".join(str(step) for step in first["loc"]) or "file", first["msg"].removeprefix("Value error, ")
+    place, said = ".".join(map(_quoted, first["loc"])), first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
         said = f"there is no such key; there are {', '.join(_table_at(first['loc'][:-1], top).model_fields)}"
-    return f"{place}: {said}"
+    return f"{place}: {said}" if place else said
+
+
+def _quoted(step: str | int) -> str:
+    return str(step) if _BARE.fullmatch(str(step)) else f'"{step}"'
 
 
 def _table_at(steps: Sequence[str | int], top: type[Table]) -> type[Table]:

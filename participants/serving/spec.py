@@ -126,7 +126,7 @@ def parse_spec(document: Mapping[str, Any], where: str) -> ServerSpec:
     try:
         return ServerSpec.model_validate(document)
     except ValidationError as error:
-        raise ConfigError(f"{where}: {problem_of(error, ServerSpec).removeprefix('file: ')}") from error
+        raise ConfigError(f"{where}: {problem_of(error, ServerSpec)}") from error
 
 
 def load_document(path: Path) -> dict[str, Any]:

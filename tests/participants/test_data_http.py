@@ -103,6 +103,7 @@ async def test_a_request_without_a_life_is_served_only_without_an_epoch(epoch: i
     async with client(echo) as http:
         reply = await http.post("/add", json={})
     assert (reply.status_code, len(echo.asked)) == ((422, 0) if epoch else (200, 1))
+    assert ("a controller has adopted it, and the call has no x-midflight-life" in reply.text) == bool(epoch)
 
 
 @pytest.mark.parametrize(

@@ -329,6 +329,18 @@ def test_why_a_server_cannot_start_is_one_line(arguments: list[str], says: str, 
     assert says in told["message"]
 
 
+@pytest.mark.parametrize(("options", "says"), [([], ""), (["--spec", "spec.json"], "; spec.json has no kind either")])
+def test_a_server_of_no_kind_is_told_which_there_are(options: list[str], says: str, tmp_path: Path) -> None:
+    """In the words of the command, with exit code 2."""
+    (tmp_path / "spec.json").write_text("{}")
+    command = [str(program("midflight")), "serve", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    told = json.loads(done.stderr)
+    assert told["event"] == "cannot_start"
+    assert told["message"] == f"KIND is missing: environment, agent, model or resources{says}"
+
+
 def test_flags_overrule_the_file(tmp_path: Path) -> None:
     """One at a time, and single options within those of the file; a module beside the file's `path` is found."""
     (tmp_path / "mine.py").write_text(

@@ -49,7 +49,7 @@ COUNTER = {"kind": "resources", "server": "participants.servers.counter:CounterS
         ({"kind": "agent"}, "agent.main needs exactly one peer model.<name>, and has 0"),
         ({"kind": "environment", "peers": {"agent.a": "http://h:1", "agent.b": "http://h:2"}}, "and has 2"),
         ({**AGENT, "peers": {**AGENT["peers"], "agent.b": "http://h:3"}}, "'agent.b' is no peer of agent.main"),  # type: ignore[dict-item]
-        ({**AGENT, "peers": {"model.main": "h:1"}}, "peers.model.main: it is no http:// or https:// URL"),
+        ({**AGENT, "peers": {"model.main": "h:1"}}, 'peers."model.main": it is no http:// or https:// URL'),
     ],
 )
 def test_what_is_no_server_is_refused_with_what_to_change(document: dict[str, Any], says: str) -> None:
