@@ -47,6 +47,7 @@ FILLER, CUT_AT = 48, 24
 AFTER_A_TOOL_CALL = "success"
 """Stands in the prompt of a second call alone."""
 BATCH = 500
+TICKS = os.sysconf("SC_CLK_TCK")
 DISPOSITIONS = ("kept", "held", "cut", "anew")
 
 
@@ -73,6 +74,10 @@ class Scale:
     regenerated: int = 0
     failures: Counter[str] = field(default_factory=Counter)
     peak_rss_mb: dict[str, float] = field(default_factory=dict)
+    cpu: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Processor time of each stage, by server: what a busy machine does not change."""
+    groups: dict[str, int] = field(default_factory=dict)
+    """The process group of each server that runs."""
 
     def summary(self) -> dict[str, Any]:
         """The last line."""
@@ -96,14 +101,17 @@ class Scale:
             "replacement_failures": self.failures.total(),
             "failures": dict(self.failures),
             "peak_rss_mb": self.peak_rss_mb,
+            "cpu_s": self.cpu,
         }
 
     @asynccontextmanager
     async def stage(self, name: str) -> AsyncIterator[None]:
         """Measure one."""
-        began = time.perf_counter()
+        began, spent = time.perf_counter(), _cpu_s(self.groups)
         yield
         self.stages[name] = time.perf_counter() - began
+        after = _cpu_s(self.groups)
+        self.cpu[name] = {role: round(after[role] - spent.get(role, 0.0), 2) for role in after}
 
 
 class TimedLink(HttpLink):
@@ -179,28 +187,45 @@ async def standing(scale: Scale, table: Participants, store: Store, stage: str) 
         fleet = await discover(links, store.run_id)
         fleet, _ = await adopt(fleet, controller.epoch)
         stand = Stand(ServedWorld(fleet), controller, store)
+        scale.groups = {server.role: server.pid for server in servers if server.pid is not None}
         try:
             yield stand
             for status in await stand.statuses():
                 name = f"{status.kind}.{status.name}"
                 scale.store_requests[name] = scale.store_requests.get(name, 0) + sum(status.store_requests.values())
         finally:
-            groups = {server.role: server.pid for server in servers if server.pid is not None}
-            scale.peak_rss_mb |= {name: max(mb, scale.peak_rss_mb.get(name, 0)) for name, mb in peaks(groups).items()}
-            for pid in groups.values():
+            found = peaks(scale.groups)
+            scale.peak_rss_mb |= {name: max(mb, scale.peak_rss_mb.get(name, 0)) for name, mb in found.items()}
+            for pid in scale.groups.values():
                 os.killpg(pid, signal.SIGKILL)
+            scale.groups = {}
+
+
+def _members() -> dict[int, dict[int, float]]:
+    """Of each process group, the processor time in seconds of its processes by pid."""
+    found: dict[int, dict[int, float]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # It has ended meanwhile.
+        found.setdefault(int(fields[2]), {})[int(path.parent.name)] = (int(fields[11]) + int(fields[12])) / TICKS
+    return found
+
+
+def _cpu_s(groups: Mapping[str, int]) -> dict[str, float]:
+    members = _members() if groups else {}
+    own = os.times()
+    return {
+        "controller": own.user + own.system,
+        **{role: sum(members[group].values()) for role, group in groups.items()},
+    }
 
 
 def peaks(groups: Mapping[str, int]) -> dict[str, float]:
     """Peak resident memory in MB of each process of some groups, the supervisor first, and of this process."""
     found: dict[str, float] = {"controller": _peak_mb(os.getpid())}
-    members: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        members.setdefault(int(fields[2]), []).append(int(path.parent.name))
+    members = _members()
     for role, group in groups.items():
         for number, pid in enumerate(sorted(members.get(group, ()))):
             found[f"{role}/w{number - 1}" if number else f"{role}/supervisor"] = _peak_mb(pid)
@@ -358,6 +383,8 @@ def print_table(scale: Scale) -> None:
     print(f"replacement failures: {scale.failures.total()} {dict(+scale.failures)}")
     print(f"tokens continued {scale.continued}, regenerated {scale.regenerated}")
     print(f"peak MB: {scale.peak_rss_mb}")
+    for name, spent in scale.cpu.items():
+        print(f"processor time of {name}: {', '.join(f'{role} {s:.2f}' for role, s in spent.items() if s)}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
