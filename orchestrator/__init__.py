@@ -18,7 +18,7 @@ if _TYPE_CHECKING:
         RestoreFailed,
         TalliesDiffer,
     )
-    from .fleet import Fleet, Member, adopt, discover
+    from .fleet import Fleet, Member, Outcome, adopt, ask_all, discover, failures_of
     from .links import HttpLink, Link, LocalLink, http_client
     from .rounds import Blocked, Round, RoundLimits, checkpoint
 
@@ -32,6 +32,7 @@ __all__ = [
     "Link",
     "LocalLink",
     "Member",
+    "Outcome",
     "PrepareFailed",
     "RenewFailed",
     "RestoreFailed",
@@ -41,9 +42,11 @@ __all__ = [
     "TalliesDiffer",
     "abort",
     "adopt",
+    "ask_all",
     "checkpoint",
     "commit",
     "discover",
+    "failures_of",
     "http_client",
     "prepare",
     "renew",

@@ -18,6 +18,7 @@ from .phases import TRANSITIONS, Event, Phase, advance
 from .plane import ControlPlane
 from .replies import Kept, Replies
 from .resources import ResourcesServer
+from .routing import worker_of
 from .sessions import ResourcesSession, Sessions
 from .simple_agent import SimpleAgent
 from .tally import Sum
@@ -146,4 +147,5 @@ __all__ = [
     "control_app",
     "data_app",
     "tool",
+    "worker_of",
 ]
