@@ -115,9 +115,9 @@ def test_scanning_is_fast_enough_for_every_record() -> None:
     token_ids = json.dumps([n * 7919 % 150_000 for n in range(500_000)]).encode()
     prose = b"the model said that nobody should ever ask for the secret keys of another account; " * 40_000
     for name, data in (("token ids", token_ids), ("prose", prose), ("base64", base64.b64encode(payload(40_000)))):
-        began = time.perf_counter()
+        began = time.process_time()
         assert scan(data) == []
-        rate = len(data) / 1e6 / (time.perf_counter() - began)
+        rate = len(data) / 1e6 / (time.process_time() - began)
         print(f"scan of {name}: {rate:.0f} MB/s")  # noqa: T201
         assert rate > 10
 
