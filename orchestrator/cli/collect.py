@@ -77,8 +77,10 @@ def command(
 
 def _code_of(error: Exception) -> int:
     from ..collect import EXIT_FENCED, EXIT_SERVERS_GONE, AnotherWriter, ConfigError, ServersGone
-    from ..deployment import DeploymentError
+    from ..deployment import DeploymentError, NotWritten
 
+    if isinstance(error, NotWritten):
+        return Exit.FAILED
     if isinstance(error, ServersGone):
         return EXIT_SERVERS_GONE
     if isinstance(error, Fenced | AnotherWriter):

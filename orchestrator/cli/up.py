@@ -42,7 +42,7 @@ def command(
     from participants.serving import ConfigError
 
     from ..collect.config import load_participants
-    from ..deployment import BadState, DeploymentError, FolderTaken, PortTaken
+    from ..deployment import BadState, CannotBe, DeploymentError, FolderTaken, PortTaken
 
     errors = Console(stderr=True, width=None if sys.stderr.isatty() else _WIDE)
     tell = _json if as_json else _plain(errors)
@@ -52,7 +52,7 @@ def command(
             raise ConfigError(f"{config}: there is no table [fleet], so its run has no servers")
         raise typer.Exit(anyio.run(_run, found, found.fleet, config.resolve().parent, stop, tell))
     except (ConfigError, DeploymentError, OSError) as error:
-        refused = isinstance(error, ConfigError | BadState | FolderTaken | PortTaken)
+        refused = isinstance(error, ConfigError | BadState | CannotBe | FolderTaken | PortTaken)
         code = Exit.REFUSED if refused else Exit.FAILED
         for line in f"error: {error}".splitlines():  # It may quote a log.
             _say(errors, line, "red")
@@ -127,6 +127,10 @@ def _ended(facts: Mapping[str, Any]) -> str:
     return f"ended: no server is left{died}{killed}"
 
 
+def _endpoint(facts: Mapping[str, Any]) -> str:
+    return f"{facts['role']}: {facts.get('process')}: {facts.get('message')}"
+
+
 def _worker(facts: Mapping[str, Any]) -> str:
     how = facts.get("signal") or f"exit code {facts.get('exit_code')}"
     return f"{facts['role']}: WORKER {facts.get('process')} (process {facts.get('pid')}) DIED of {how}"
@@ -147,6 +151,7 @@ _SAYS: dict[str, tuple[Callable[[Mapping[str, Any]], str], str | None]] = {
         "bold red",
     ),
     "worker_died": (_worker, "bold red"),
+    "endpoint": (_endpoint, "yellow"),
     "worker_started": (
         lambda f: (
             f"{f['role']}: worker {f.get('process')} was started again, as process {f.get('pid')}; "
@@ -158,6 +163,7 @@ _SAYS: dict[str, tuple[Callable[[Mapping[str, Any]], str], str | None]] = {
         lambda f: f"{f['signal']}: {'killing every server' if f['at_once'] else 'every server is told to end'}",
         None,
     ),
+    "state_not_written": (lambda f: f["message"], "red"),
     "ended": (_ended, None),
 }
 

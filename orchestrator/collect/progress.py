@@ -22,14 +22,14 @@ _QUIET = frozenset({"row"})
 
 
 def json_events(write: Callable[[str], object]) -> Emit:
-    """Each event as one line: `{"event", "time_s", ...}`; the time is monotonic. A reader may go away."""
+    """Each event as one line: `{"event", "time_s", ...}`; time is monotonic. Readers go away, and disks are full."""
     began = time.monotonic()
 
     def emit(name: str, facts: Mapping[str, Any]) -> None:
         document = {"event": name, "time_s": round(time.monotonic() - began, 3), **facts}
         try:
             write(orjson.dumps(document, default=str).decode() + "\n")
-        except (BrokenPipeError, ValueError):
+        except (OSError, ValueError):
             return  # The run is worth more than its log.
 
     return emit

@@ -12,10 +12,22 @@ if _TYPE_CHECKING:
     from .config import FleetTable, ServerTable
     from .crew import RunningServer, Tell
     from .deployment import Deployment, deployed
-    from .failures import BadState, DeploymentError, FolderTaken, NoFleet, NotAnswering, NotOurs, NotUp, PortTaken
+    from .failures import (
+        BadState,
+        CannotBe,
+        DeploymentError,
+        FolderTaken,
+        NoFleet,
+        NotAnswering,
+        NotOurs,
+        NotUp,
+        NotWritten,
+        PortTaken,
+    )
 
 __all__ = [
     "BadState",
+    "CannotBe",
     "Deployment",
     "DeploymentError",
     "FleetTable",
@@ -24,6 +36,7 @@ __all__ = [
     "NotAnswering",
     "NotOurs",
     "NotUp",
+    "NotWritten",
     "PortTaken",
     "RunningServer",
     "ServerTable",

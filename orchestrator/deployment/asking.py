@@ -9,6 +9,7 @@ import httpx
 from participants import CONTROL_PREFIX
 
 from ..links import http_client
+from .failures import NO_PARTICIPANT, OTHER_TOKEN, SILENT, UNREACHED
 
 ASK_TIMEOUT_S = 10.0
 _PAUSE_S = 0.2
@@ -20,16 +21,16 @@ async def problem_with(client: httpx.AsyncClient, role: str, url: str) -> str | 
         with anyio.fail_after(ASK_TIMEOUT_S):
             response = await client.get(f"{url}{CONTROL_PREFIX}/capabilities")
     except TimeoutError:
-        return f"at {url} did not answer in {ASK_TIMEOUT_S:g} s"
+        return f"at {url} {SILENT} {ASK_TIMEOUT_S:g} s"
     except httpx.HTTPError as error:
-        return f"at {url} cannot be reached ({type(error).__name__})"
+        return f"at {url} {UNREACHED} ({type(error).__name__})"
     if response.status_code in (401, 403):
-        return f"at {url} does not take the control token"
+        return f"at {url} {OTHER_TOKEN}"
     try:
         found = response.raise_for_status().json()
         kind, name = found["kind"], found["name"]
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
-        return f"at {url} is no participant with a control plane: it answered {response.status_code}"
+        return f"at {url} {NO_PARTICIPANT} with a control plane: it answered {response.status_code}"
     return None if f"{kind}.{name}" == role else f"at {url} is {kind}.{name}"
 
 

@@ -15,7 +15,7 @@ import anyio.to_thread
 
 from participants.serving.spec import ServerSpec
 
-from .failures import NotUp
+from .failures import CannotBe, NotUp, writing
 from .plan import program_of
 from .ports import url_of
 from .processes import Process, kill_marked, launch
@@ -25,6 +25,8 @@ READY = "ready: "
 """What begins the line that a server prints when it is ready; its URL follows."""
 POLL_S = 0.02
 _TAIL_LINES, _TAIL_CHARS = 12, 2_000
+_REFUSED = 2
+"""Exit code of a server that cannot be what it was started from."""
 Tell = Callable[[str, dict[str, Any]], object]
 """Hears of an event by name, with its facts."""
 
@@ -70,6 +72,10 @@ class Crew:
         ended, ours = self._processes[role].ended(), role not in self._adopted
         return RunningServer(role, state.url, state.pid, state.workers, Path(state.log), ours, ended)
 
+    def log_begin(self, role: str) -> int | None:
+        """Where in its log the newest start begins; None for a server that was not started here."""
+        return None if role in self._adopted else self._log_begins.get(role)
+
     def listens(self) -> dict[str, str]:
         """Role to address."""
         return {role: state.listen for role, state in self._states.items()}
@@ -83,8 +89,12 @@ class Crew:
     # Starting
 
     async def start(self, specs: Sequence[ServerSpec], environment: Mapping[str, str], within_s: float) -> None:
-        """Start servers, and return once all of them are ready. Raises NotUp for those that are not in time, or end."""
-        await anyio.to_thread.run_sync(self._launch, specs, environment)
+        """Start servers, and return once all of them are ready. Raises NotUp for those that are not in time, or end.
+
+        Raises NotWritten where the folder takes no files; what was started by then goes on.
+        """
+        with writing(self._folder):
+            await anyio.to_thread.run_sync(self._launch, specs, environment)
         waiting, failures = [spec.role for spec in specs], dict[str, str]()
         deadline = time.monotonic() + within_s
         while waiting and not failures:
@@ -99,7 +109,9 @@ class Crew:
             await anyio.sleep(POLL_S if waiting else 0)
         if failures:
             tails = {role: await anyio.to_thread.run_sync(self._tail, role) for role in failures}
-            raise NotUp({role: f"{why}\n{tails[role]}" for role, why in failures.items()})
+            refused = any(self._processes[role].exit_code() == _REFUSED for role in failures)
+            told = {role: f"{why}\n{tails[role]}" for role, why in failures.items()}
+            raise CannotBe(told) if refused else NotUp(told)
 
     def _launch(self, specs: Sequence[ServerSpec], environment: Mapping[str, str]) -> None:
         """Each is written down as soon as it has a pid. Raises OSError."""
@@ -169,12 +181,19 @@ class Crew:
         self._hurried = True
 
     async def end(self, within_s: float) -> list[str]:
-        """End all of them, as `end_left` does; gives the roles that had to be killed."""
+        """End all of them, as `end_left` does; gives the roles that had to be killed.
+
+        A state file that cannot be written is told of and does no harm: the pids in it are of processes that have gone.
+        """
         late = await self.end_left(self._processes, within_s)
         await anyio.to_thread.run_sync(lambda: kill_marked(self._folder))
         self._processes.clear()
         self._states.clear()
-        await anyio.to_thread.run_sync(self._write)
+        try:
+            await anyio.to_thread.run_sync(self._write)
+        except OSError as error:
+            told = f"every server has ended, and {self._folder} cannot be told so: {error}"
+            self._tell("state_not_written", {"message": told})
         return late
 
     async def end_left(self, processes: Mapping[str, Process], within_s: float) -> list[str]:

@@ -33,7 +33,7 @@ from participants.serving.spec import ServerSpec
 from .asking import problems_with
 from .config import FleetTable
 from .crew import Crew, RunningServer, Tell
-from .failures import DeploymentError, NoFleet, NotAnswering, NotOurs
+from .failures import DeploymentError, FolderTaken, NoFleet, NotAnswering, NotOurs, writing
 from .lock import FolderLock
 from .plan import TOKEN_ENV, Plan, addresses, elsewhere, make_plan, roles_of, same_programs
 from .ports import Ports, url_of
@@ -99,6 +99,10 @@ class Deployment:
     def lost(self) -> list[RunningServer]:
         """The servers of this host that have ended and were not started again. Does not block."""
         return [server for server in self.servers if server.ended is not None]
+
+    def log_begin(self, role: str) -> int | None:
+        """Where in its log the newest start of a server begins; None where it was not started here."""
+        return self._crew.log_begin(role)
 
     async def unanswering(self, within_s: float = 0.0) -> dict[str, str]:
         """Role to what is wrong with its server; those with a problem are asked again for so long."""
@@ -194,10 +198,11 @@ class Deployment:
 
     async def _take(self, patience_s: float) -> FleetState | None:
         """The folder is ours: what it says of an earlier fleet of this boot."""
-        await anyio.to_thread.run_sync(lambda: self.folder.mkdir(mode=0o700, parents=True, exist_ok=True))
-        await self._lock.take(patience_s)
         given = secret(self._table.token_env)
-        self._token = await anyio.to_thread.run_sync(make_token, self.folder) if given is None else given
+        with writing(self.folder):
+            await anyio.to_thread.run_sync(lambda: self.folder.mkdir(mode=0o700, parents=True, exist_ok=True))
+            await self._lock.take(patience_s)
+            self._token = await anyio.to_thread.run_sync(make_token, self.folder) if given is None else given
         return await _of_this_boot(await anyio.to_thread.run_sync(read_state, self.folder))
 
     def _find_token(self) -> str:
@@ -262,18 +267,23 @@ class Deployment:
 
         What was attached to is left alone. A second call says the same, and no cancellation keeps it from the end.
         """
-        with anyio.CancelScope(shield=True):
-            if self._crew:
-                self._killed += await self._crew.end(self._table.shutdown_s)
-        self._close_watched()
-        self._ports.close()
-        self._lock.release()
+        try:
+            with anyio.CancelScope(shield=True):
+                if self._crew:
+                    self._killed += await self._crew.end(self._table.shutdown_s)
+        finally:
+            self._close_watched()
+            self._ports.close()
+            self._lock.release()
         return self._killed
 
     async def end_survivors(self) -> None:
         """End what an earlier controller left, and start nothing. Raises DeploymentError."""
         if await anyio.to_thread.run_sync(self.folder.is_dir):
-            before = await self._take(0.0)
+            try:
+                before = await self._take(0.0)
+            except FolderTaken as error:
+                raise FolderTaken(error.folder, error.holder, to_end=True) from error
             await self._end_left(await anyio.to_thread.run_sync(_survivors, before))
             await self._kill_left()
             await self._crew.end(0.0)

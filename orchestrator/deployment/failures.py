@@ -4,13 +4,16 @@ DeploymentError       says what is wrong and what to do about it
 ├── PortTaken         somebody listens where a server was to listen
 ├── FolderTaken       another process runs the fleet of this folder
 ├── NotUp             a server died, or was not ready in time, when it was started
+│   └── CannotBe      it said itself that what it was started from cannot be
 ├── NoFleet           there is nothing to attach to, or no token to ask it with
 ├── NotAnswering      a server does not answer as what it should be
 ├── NotOurs           a server that somebody else runs cannot be started from here
-└── BadState          the state file says nothing that can be used
+├── BadState          the state file says nothing that can be used
+└── NotWritten        the folder of the fleet takes no files
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -37,11 +40,15 @@ class FolderTaken(DeploymentError):
 
     code = "folder_taken"
 
-    def __init__(self, folder: Path, holder: str) -> None:
-        super().__init__(
-            f"{folder} is the folder of a fleet that {holder} runs. Stop that, attach to its servers with "
-            'mode = "attach", or name another folder in [fleet]'
+    def __init__(self, folder: Path, holder: str, *, to_end: bool = False) -> None:
+        """`to_end`: of somebody who only wanted to end its servers."""
+        self.folder, self.holder = folder, holder
+        advice = (
+            f"To end its servers, send SIGTERM to {holder} first; it ends them itself"
+            if to_end
+            else 'Stop that, attach to its servers with mode = "attach", or name another folder in [fleet]'
         )
+        super().__init__(f"{folder} is the folder of a fleet that {holder} runs. {advice}")
 
 
 class NotUp(DeploymentError):
@@ -55,6 +62,17 @@ class NotUp(DeploymentError):
         super().__init__("\n".join(f"{role} did not come up: {why}" for role, why in sorted(failures.items())))
 
 
+class CannotBe(NotUp):
+    """Servers that cannot be as the file says: each has said why, and a second start would say the same."""
+
+    code = "cannot_be"
+
+    def __init__(self, failures: Mapping[str, str]) -> None:
+        """As of `NotUp`."""
+        super().__init__(failures)
+        self.args = (f"{self}\nCorrect what is said there; the same command fails again until then",)
+
+
 class NoFleet(DeploymentError):
     """There is no fleet to attach to."""
 
@@ -66,6 +84,25 @@ class NoFleet(DeploymentError):
         )
 
 
+SILENT, UNREACHED = "did not answer in", "cannot be reached"
+OTHER_TOKEN, NO_PARTICIPANT = "does not take the control token", "is no participant"
+"""What a server that does not answer as it should is said to do, unless it is another server."""
+_ADVICE = {
+    UNREACHED: "start what is down, or correct its url",
+    SILENT: "look at the log of what is silent, or start it again",
+    OTHER_TOKEN: "correct the token: token_env names the variable with the one that the server was started with",
+    NO_PARTICIPANT: "correct the url of what is no participant, or start it with a token",
+}
+_ANOTHER = "correct the url of what is another server"
+
+
+def _advice(whys: Iterable[str]) -> str:
+    """A sentence of what to do, with nothing that does not apply."""
+    found = (next((advice for said, advice in _ADVICE.items() if said in why), _ANOTHER) for why in whys)
+    told = "; ".join(dict.fromkeys(found))
+    return told[:1].upper() + told[1:]
+
+
 class NotAnswering(DeploymentError):
     """Servers do not answer the control token as what they should be."""
 
@@ -75,7 +112,7 @@ class NotAnswering(DeploymentError):
         """`failures` maps the role to what it answered instead."""
         self.failures = dict(failures)
         told = "; ".join(f"{role} {why}" for role, why in sorted(failures.items()))
-        super().__init__(f"{told}. Start what is down, or correct its url or the token")
+        super().__init__(f"{told}. {_advice(failures[role] for role in sorted(failures))}")
 
 
 class NotOurs(DeploymentError):
@@ -94,3 +131,24 @@ class BadState(DeploymentError):
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(f"{path} cannot be used: {why}. Remove it; servers that still run are ended by the next start")
+
+
+class NotWritten(DeploymentError):
+    """A file of the fleet could not be written; what was started before that has been ended."""
+
+    code = "not_written"
+
+    def __init__(self, folder: Path, why: str) -> None:
+        super().__init__(
+            f"the files of the fleet in {folder} cannot be written: {why}. Make room there, or name another folder in "
+            "[fleet], and run the same command again; nothing that it has started is left"
+        )
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """What the system says while the files of a fleet are written. Raises NotWritten."""
+    try:
+        yield
+    except OSError as error:
+        raise NotWritten(folder, str(error)) from error

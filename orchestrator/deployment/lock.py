@@ -37,9 +37,9 @@ class FolderLock:
         except BlockingIOError:
             os.close(file)
             return False
+        self._file = file
         os.ftruncate(file, 0)
         os.write(file, f"process {os.getpid()}".encode())
-        self._file = file
         return True
 
     def _holder(self) -> str:

@@ -54,12 +54,17 @@ class Process:
         """How it ended, in words; None while it lives. Touches no file and does not block."""
         if self.child is None:
             return "is gone" if _has_ended(self.pidfd) else None
-        if self.child.returncode is not None:
-            return _how(self.child.returncode)
+        code = self.exit_code()
+        return None if code is None else _how(code)
+
+    def exit_code(self) -> int | None:
+        """With which it ended, minus the signal that ended it; None while it lives, or where it is no child."""
+        if self.child is None or self.child.returncode is not None:
+            return self.child and self.child.returncode
         found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if found is None:
             return None
-        return _how(found.si_status if found.si_code == os.CLD_EXITED else -found.si_status)
+        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
     def tell_to_end(self) -> None:
         """SIGTERM to it alone: it ends its workers itself."""

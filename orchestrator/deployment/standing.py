@@ -24,8 +24,9 @@ from .deployment import Deployment
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 WATCH_S = 0.1
 """Between two looks at the processes and their logs."""
-_RELAYED = ("worker_died", "worker_started")
-"""What a server tells of its own workers in its log."""
+_RELAYED = ("worker_died", "worker_started", "endpoint")
+"""What a server tells in its log of its own workers, and of the endpoint that a model server calls."""
+_KEPT = ("event", "process", "pid", "exit_code", "signal", "incarnation", "replaced", "base_url", "message")
 _MOST = 1_000_000
 """Bytes of a log that are read in one look."""
 
@@ -75,7 +76,7 @@ async def _listen(
 
 async def _watch(deployment: Deployment, stood: Stood, tell: Tell) -> None:
     """Tell of each server that ends, and of what servers tell of their workers; return when none is left."""
-    logs = {server.role: LogReader(server.log) for server in deployment.servers if server.log}
+    logs = {s.role: LogReader(s.log, deployment.log_begin(s.role)) for s in deployment.servers if s.log}
     while len(stood.died) < len(logs):
         for lost in deployment.lost():
             if lost.role not in stood.died:
@@ -83,17 +84,18 @@ async def _watch(deployment: Deployment, stood: Stood, tell: Tell) -> None:
                 tell("server_lost", {**facts_of(lost), "how": lost.ended, "left": len(logs) - len(stood.died)})
         for role, log in logs.items():
             for line in await anyio.to_thread.run_sync(log.new_lines):
-                if (found := told_of_workers(line)) is not None:
+                if (found := told_of(line)) is not None:
                     tell(found["event"], {"role": role, **found})
         await anyio.sleep(WATCH_S)
 
 
 class LogReader:
-    """What is new in a log since its reader was made."""
+    """What is new in a log."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, begin: int | None = None) -> None:
+        """From byte `begin` on; None for what comes from now on."""
         self._path = path
-        self._at = path.stat().st_size if path.exists() else 0
+        self._at = begin if begin is not None else path.stat().st_size if path.exists() else 0
         self._begun = b""
 
     def new_lines(self) -> list[bytes]:
@@ -109,18 +111,19 @@ class LogReader:
         return lines
 
 
-def told_of_workers(line: bytes) -> dict[str, Any] | None:
-    """What a line of a server's log tells of its workers; None for everything else, whatever it is."""
+def told_of(line: bytes) -> dict[str, Any] | None:
+    """What a line of a server's log tells of its workers or endpoint; None for everything else, whatever it is."""
     if not any(event.encode() in line for event in _RELAYED):
         return None
     try:
         found = orjson.loads(line)
     except ValueError:
         return None
-    kept = ("event", "process", "pid", "exit_code", "signal", "incarnation", "replaced")
     if not isinstance(found, dict) or found.get("event") not in _RELAYED:
         return None
-    return {name: found[name] for name in kept if name in found}
+    if found["event"] == "worker_started" and not found.get("replaced"):
+        return None  # The first one of its place.
+    return {name: found[name] for name in _KEPT if name in found}
 
 
 def facts_of(server: RunningServer) -> dict[str, Any]:

@@ -76,9 +76,13 @@ def write_state(folder: Path, servers: tuple[ServerState, ...]) -> None:
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file for its owner alone, in one step. Raises OSError."""
     new = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _PRIVATE), "wb") as file:
-        file.write(content)
-    new.replace(path)
+    try:
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _PRIVATE), "wb") as file:
+            file.write(content)
+        new.replace(path)
+    except OSError:
+        new.unlink(missing_ok=True)  # Half a file on a full disk helps nobody.
+        raise
 
 
 def boot_id() -> str:

@@ -1,5 +1,6 @@
 """What people and programs are told while a run goes on."""
 
+import errno
 import io
 import json
 from dataclasses import asdict
@@ -150,3 +151,13 @@ def test_a_reader_of_stderr_that_goes_away_ends_no_run() -> None:
     emit = plain_events(Console(file=Gone(), force_terminal=False))
     for _ in range(2):
         emit("started", {"epoch": 1})
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.ENOSPC, "No space left on device"), ValueError()])
+def test_an_event_that_cannot_be_printed_does_not_end_a_run(error: Exception) -> None:
+    """Neither a reader that went away, nor a full disk behind stdout, nor a stream that is closed."""
+
+    def fail(line: str) -> None:
+        raise error
+
+    json_events(fail)("row", {"reward": 1.0})

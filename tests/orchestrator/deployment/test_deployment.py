@@ -352,4 +352,5 @@ def test_errors_have_codes_that_stay() -> None:
         "NotAnswering": "not_answering",
         "NotOurs": "not_ours",
         "BadState": "bad_state",
+        "NotWritten": "not_written",
     }

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.deployment import BadState, PortTaken
 from orchestrator.deployment.lock import FolderLock
 from orchestrator.deployment.ports import Ports, url_of
-from orchestrator.deployment.standing import LogReader, told_of_workers
+from orchestrator.deployment.standing import LogReader, told_of
 from orchestrator.deployment.state import STATE, TOKEN, ServerState, kept_token, make_token, read_state, write_state
 from participants.serving.spec import split_address
 
@@ -122,9 +122,9 @@ def test_what_servers_say_of_their_workers_is_relayed_and_nothing_else(tmp_path:
     with log.open("ab") as file:
         file.write(b'{"event": "ready"}\nTraceback of worker_died\n{"event": "worker_died", "process": "w1", ')
         file.flush()
-        assert [told_of_workers(line) for line in reader.new_lines()] == [None, None]
+        assert [told_of(line) for line in reader.new_lines()] == [None, None]
         file.write(b'"signal": "SIGKILL", "ts": "now"}\n')
     [line] = reader.new_lines()
-    assert told_of_workers(line) == {"event": "worker_died", "process": "w1", "signal": "SIGKILL"}
+    assert told_of(line) == {"event": "worker_died", "process": "w1", "signal": "SIGKILL"}
     assert reader.new_lines() == []
     assert LogReader(tmp_path / "none").new_lines() == []
