@@ -33,6 +33,7 @@ KEYS = [
     "replacement_failures",
     "failures",
     "peak_rss_mb",
+    "cpu_s",
 ]
 STAGES = [
     "start",
