@@ -9,6 +9,8 @@ An author subclasses `ResourcesServer`, says what the code can do (`checkpoint_m
     write that; a verify that changes its session declares `wait`
     closing frees a session, verifying never does; an id that was closed is never seeded again, known or not
     a call for a session that this process does not have is an error, never an empty session
+    a repeated seed of a named session returns it, and one with another row or task is refused; a cookie alone names
+    none to a seed, which then opens a new session: rollouts of one row would share it, and a retry costs an unused one
     a restore imports every session before anything is active
 
 A life whose sessions cannot be exported is a restart. A crash loses this process's memory, and nothing else.
@@ -28,18 +30,22 @@ from .holder import Held
 from .sessions import (
     DEFAULT_SESSION,
     SESSION_COOKIE,
+    SESSION_HEADER,
     ResourcesSession,
+    Seeding,
     Sessions,
     body_of,
     check_close,
     json_copy,
-    seed_row,
+    named_id_of,
+    seeding_of,
     session_id_of,
 )
 from .tools import Outer, Tool, ToolError, tools_of
 
 SEED, CLOSE, VERIFY = "/seed_session", "/close_session", "/verify"
 MAX_CLOSED_WITHOUT_LIFE = 4096
+NAMES_NO_SESSION = f"the call names no session: seed first, and send its cookie or {SESSION_HEADER}"
 _outer: ContextVar[Outer | None] = ContextVar("midflight_outer_call", default=None)
 
 
@@ -114,11 +120,13 @@ class ResourcesServer(SessionHolder):
         sessions, session_id = self._without_life, session_id_of(request)
         self._expire_without_life()
         if request.route == SEED:
-            session_id = session_id or self.place.mint()
+            session_id = named_id_of(request) or self.place.mint()
             reply = await self._serve(sessions, session_id, request)
             cookie = f"{SESSION_COOKIE}={session_id}; Path=/; HttpOnly; SameSite=Lax"
             return Reply(reply.status, reply.body, {**reply.headers, "set-cookie": cookie})
-        if not session_id and self.checkpoint_mode == "stateless":
+        if not session_id:
+            if self.checkpoint_mode != "stateless":
+                raise ParticipantError(Code.INVALID_REQUEST, NAMES_NO_SESSION)
             session_id = self.place.mint()
             sessions = Sessions({session_id: ResourcesSession(session_id, None, seeded=True, used_at=self._now())})
         return await self._serve(sessions, session_id, request)
@@ -148,27 +156,26 @@ class ResourcesServer(SessionHolder):
             _outer.reset(token)
 
     async def _seed(self, sessions: Sessions, session_id: str, request: Request) -> Reply:
-        row, episode = seed_row(request)
+        asked = seeding_of(request)
         sessions.check_not_closed(session_id)
         session = sessions.open.setdefault(session_id, ResourcesSession(session_id, request.life))
         async with session.lock:
             sessions.check_not_closed(session_id)
             if not session.seeded:
-                await self._first_seed(session, row)
-                session.episode = episode
+                await self._first_seed(session, asked)
             self._usable(session)
-            if session.episode != episode:
-                raise ParticipantError(Code.INVALID_REQUEST, f"session {session_id} is of episode {session.episode}")
+            session.check_same(asked)
         named = {"resources_session_id": session_id} if "resources_session_id" in request.body else {}
         headers = {MODE_HEADER: self.checkpoint_mode, VERIFY_HEADER: self.checkpoint_verify}
         return Reply(200, {**named, **session.seed_reply}, headers)
 
-    async def _first_seed(self, session: ResourcesSession, row: dict[str, Any]) -> None:
+    async def _first_seed(self, session: ResourcesSession, asked: Seeding) -> None:
         session.state, session.lost = {}, ""
         with self._undoing(session, "seed"):
-            given = await self.seed(session, row)
+            given = await self.seed(session, asked.row)
             session.seed_reply = exact_copy({} if given is None else dict(given), "what seed gave")
         session.seeded, session.used_at = True, self._now()
+        session.episode, session.digest = asked.episode, asked.digest
 
     async def _close(self, sessions: Sessions, session_id: str, request: Request) -> Reply:
         check_close(request)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from store import Life
 
-from .data import Request
+from .data import Request, digest_of
 from .errors import Code, ParticipantError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -24,6 +24,18 @@ SESSION_HEADER = "x-resources-session-id"
 SESSION_COOKIE = "midflight-session"
 DEFAULT_SESSION = "main"
 """The session of a call with a life that names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seeding:
+    """What a seed asks for."""
+
+    row: dict[str, Any]
+    """The task's fields; a copy of the caller's."""
+    episode: Mapping[str, Any] | None
+    """None for a flat row."""
+    digest: str
+    """Of the whole flat row, or of the task's name and data."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +50,8 @@ class ResourcesSession:
     revision: int = 0
     """The number of calls that have changed it with success."""
     episode: Mapping[str, Any] | None = None
+    digest: str = ""
+    """Of what it was seeded with; empty where an older record does not say."""
     seeded: bool = False
     seed_reply: Mapping[str, Any] = field(default_factory=dict)
     used_at: float = 0.0
@@ -62,6 +76,14 @@ class ResourcesSession:
             raise ParticipantError(Code.LOST_SESSION, f"session {self.session_id} cannot be used: {why}")
         return self
 
+    def check_same(self, asked: Seeding) -> None:
+        """Raises `invalid_request` where a later seed asks for something else."""
+        if self.episode != asked.episode:
+            raise ParticipantError(Code.INVALID_REQUEST, f"session {self.session_id} is of episode {self.episode}")
+        if self.digest and self.digest != asked.digest:
+            problem = f"session {self.session_id} was seeded with another row or task"
+            raise ParticipantError(Code.INVALID_REQUEST, f"{problem}; name a new session for this one")
+
     @property
     def to_export(self) -> bool:
         """Whether a checkpoint is to write it and its export is still to be made."""
@@ -78,6 +100,7 @@ class ResourcesSession:
             "state": state,
             "revision": self.revision,
             "episode": self.episode,
+            "digest": self.digest,
             "seed_reply": self.seed_reply,
             "idle_s": now - self.used_at,
         }
@@ -91,6 +114,7 @@ class ResourcesSession:
             item["state"],
             item["revision"],
             item["episode"],
+            item.get("digest", ""),
             seeded=True,
             seed_reply=item["seed_reply"],
             used_at=now - item["idle_s"],
@@ -165,14 +189,17 @@ def body_of(request: Request) -> dict[str, Any]:
     return request.body
 
 
-def seed_row(request: Request) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The task's fields and the episode, from either body; a copy of the caller's."""
+def seeding_of(request: Request) -> Seeding:
+    """What a seed asks for, from either body. Raises `invalid_request`."""
     body = body_of(request)
     if "episode_id" not in body and "task_data" not in body:
-        return json_copy({key: value for key, value in body.items() if key != "resources_session_id"}), None
+        row = json_copy({key: value for key, value in body.items() if key != "resources_session_id"})
+        return Seeding(row, None, digest_of("", row))
     typed = parse(SeedBody, body)
     _check_episode(typed.episode_id, request)
-    return json_copy(typed.task_data), typed.episode_id.model_dump()
+    row = json_copy(typed.task_data)
+    task_id = typed.task_id and typed.task_id.model_dump()
+    return Seeding(row, typed.episode_id.model_dump(), digest_of("", [task_id, row]))
 
 
 def check_close(request: Request) -> None:
@@ -192,12 +219,17 @@ def _check_episode(episode: EpisodeId, request: Request) -> None:
 
 def session_id_of(request: Request) -> str:
     """The session that a call names: by header, else by its body, else by cookie; empty where it names none."""
+    return named_id_of(request) or _cookie(request.headers.get("cookie", ""))
+
+
+def named_id_of(request: Request) -> str:
+    """The session that header or body names; empty where neither does. Raises `invalid_request` for two."""
     named = request.headers.get(SESSION_HEADER, "")
     reserved = request.route in ("/seed_session", "/close_session", "/verify")
     in_body = request.body.get("resources_session_id") if reserved and isinstance(request.body, dict) else None
     if in_body is not None and (not isinstance(in_body, str) or named not in ("", in_body)):
         raise ParticipantError(Code.INVALID_REQUEST, f"the body's session {in_body!r:.80} contradicts {named!r:.80}")
-    return named or in_body or _cookie(request.headers.get("cookie", ""))
+    return named or in_body or ""
 
 
 def _cookie(header: str) -> str:

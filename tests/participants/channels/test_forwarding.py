@@ -167,6 +167,22 @@ async def test_a_plain_client_finds_its_session_through_any_worker() -> None:
                 assert reply.json()["reward"] == 1.0
 
 
+async def test_one_cookie_jar_seeds_row_after_row_through_any_worker() -> None:
+    """Each seed brings the cookie of the row before, and opens a session that its calls find from every worker."""
+    servers = [CounterServer() for _ in range(WORKERS)]
+    async with served(*servers) as (_, urls), httpx.AsyncClient() as http:
+        for n in range(9):
+            seeded = await http.post(urls[n % WORKERS] + "/seed_session", json={"initial_count": n})
+            assert seeded.status_code == 200
+            for url in urls:
+                assert (await http.post(url + "/increment_counter", json={"count": 1})).status_code == 200
+            row = {"expected_count": n + WORKERS, "response": {"output": []}}
+            assert (await http.post(urls[0] + "/verify", json=row)).json()["reward"] == 1.0
+            if n % 2:
+                assert (await http.post(urls[1] + "/close_session", json={})).status_code == 200
+    assert sum(server.counts()["sessions_without_life"] for server in servers) == 5
+
+
 class NamesCohorts(Recorder):
     """Its calls belong together by a name in their bodies."""
 

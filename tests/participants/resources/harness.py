@@ -136,10 +136,11 @@ async def checkpoint(server: ResourcesServer, scope: Collection[Life]) -> list[R
     """What a commit would write, as lines."""
     await server.freeze(scope)
     server.check_export()
-    return [_raw(record) for record in (await server.export(scope)).records]
+    return [as_line(record) for record in (await server.export(scope)).records]
 
 
-def _raw(record: Record | RawRecord) -> RawRecord:
+def as_line(record: Record | RawRecord) -> RawRecord:
+    """As a commit writes it."""
     if isinstance(record, RawRecord):
         return record
     line = encode_line(record, BlobPlan(CheckpointId(1, 1), (), DEFAULT_LIMITS))

@@ -272,7 +272,7 @@ async def test_a_client_without_a_life_is_served_by_cookie() -> None:
     named = Caller(server, life=None, session=cookie.partition("=")[2])
     assert reply.body == {"size": 1}
     assert (await named("/add", {"word": "b"})).body == ["a", "b"]
-    await refused(Code.LOST_SESSION, plain, "/add", {"word": "c"})
+    await refused(Code.INVALID_REQUEST, plain, "/add", {"word": "c"})
     assert (await named("/close_session", {})).ok
     assert server.counts()["sessions_without_life"] == 0
 
