@@ -14,6 +14,7 @@ from store import StoreError
 from .board import Board
 from .ears import Ears
 from .settings import ConfigError
+from .sockets import let_go
 from .spec import ServerSpec
 from .worker import Seat, work
 
@@ -32,6 +33,8 @@ def be_worker(spec: ServerSpec, seat: Seat, others: Sequence[Seat], board: Board
         ears.forget()
         for other in others:
             other.private.close()
+        ports = [listener.getsockname()[1] for listener in (seat.public, seat.private)]
+        os.register_at_fork(after_in_child=lambda: let_go(ports))
         code = _worked(spec, seat, board, ears)
     finally:
         with contextlib.suppress(OSError):

@@ -2,8 +2,9 @@
 
 import contextlib
 import logging
+import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import anyio
@@ -106,3 +107,28 @@ def url_of(listener: socket.socket) -> str:
     """Where a listening socket is reached."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def let_go(ports: Collection[int]) -> None:
+    """Give up all sockets of a server, listening or connected, in a process that a hook of it has just forked.
+
+    Else the child would listen beside the server, and when a worker dies no client of it would be told. Their numbers
+    stay taken: an object that still closes its own in the child closes nothing that the child has opened since.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for name in os.listdir("/proc/self/fd"):
+        if _is_on(int(name), ports):
+            os.dup2(nothing, int(name), inheritable=False)
+    os.close(nothing)
+
+
+def _is_on(descriptor: int, ports: Collection[int]) -> bool:
+    """Whether it is a TCP socket at one of these ports of this machine."""
+    try:
+        found = socket.socket(fileno=descriptor)
+    except OSError:
+        return False
+    try:
+        return found.family in (socket.AF_INET, socket.AF_INET6) and found.getsockname()[1] in ports
+    finally:
+        found.detach()

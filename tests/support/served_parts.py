@@ -1,6 +1,8 @@
 """Resources servers for tests of processes: one that holds calls, one that is slow to be made, one that prints."""
 
+import asyncio
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,23 @@ class HeldServer(ResourcesServer):
         (self._folder / f"held-{session.session_id}").touch()
         while not (self._folder / "release").exists():  # noqa: ASYNC110 - a file is no event
             await anyio.sleep(0.02)
+        return {}
+
+    @tool
+    async def fork(self, session: ResourcesSession) -> dict[str, Any]:
+        """Leave a child behind that does nothing until it is killed."""
+        if (pid := os.fork()) == 0:
+            signal.pause()
+            os._exit(0)
+        return {"pid": pid}
+
+    @tool
+    async def end_itself(self, session: ResourcesSession) -> dict[str, Any]:
+        """Cancel its own task."""
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
         return {}
 
     async def close_session(self, session: ResourcesSession) -> None:

@@ -212,6 +212,25 @@ def test_a_call_that_ends_in_time_is_answered_though_the_server_stops(begin: Beg
     assert served.process.wait(ASK_S) == 0
 
 
+def test_what_a_hook_forks_holds_no_client_and_no_port(begin: Begin, tmp_path: Path) -> None:
+    """While the child runs, a killed worker's clients are told at once, and a stopped server's port is free."""
+    served = begin(1)
+    with hold(served, tmp_path) as client:
+        answer = post(f"{served.url}/fork", headers={SESSION_HEADER: seeded(served)})
+        child = answer.json()["pid"]
+        try:
+            served.kill_worker(0)
+            client.wait(ASK_S)
+            served.signal(signal.SIGTERM)
+            assert served.process is not None
+            assert served.process.wait(ASK_S) == 0
+            assert runs(child)
+            assert not connects(served.port)
+        finally:
+            client.kill()
+            os.kill(child, signal.SIGKILL)
+
+
 def connects(port: int) -> bool:
     """Whether somebody listens there."""
     with socket.socket() as probe:
