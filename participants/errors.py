@@ -106,6 +106,10 @@ HINT: Mapping[Code, str] = {
 }
 
 
+STORE_ERROR = "store_error"
+"""Among the details: which class of the store's errors it was."""
+
+
 class ParticipantError(Exception):
     """What a participant answers instead of a result."""
 
@@ -160,6 +164,6 @@ _OF_STORE: tuple[tuple[type[StoreError], Code], ...] = (
 
 
 def from_store(error: StoreError) -> ParticipantError:
-    """The wire's form of an error of the store."""
+    """The wire's form of an error of the store; the details have its class."""
     code = next((code for kind, code in _OF_STORE if isinstance(error, kind)), Code.STORE_FAILED)
-    return ParticipantError(code, str(error))
+    return ParticipantError(code, str(error), {STORE_ERROR: type(error).__name__})

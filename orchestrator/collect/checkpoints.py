@@ -2,7 +2,7 @@
 
 A checkpoint that fails costs itself alone: it is reported and the next one is tried in time. Only a higher epoch on the
 chain ends the run. Blockers get more time once; then work goes on and they are reported. At the end of a stop's grace
-they are retired, so that everything else is saved.
+they are retired, so that everything else is saved. What is full, or denies access, is not tried for that long.
 """
 
 import time
@@ -11,7 +11,22 @@ from dataclasses import asdict, replace
 
 import anyio
 
-from store import Controller, Fenced, Life, Ref, Retention, Store, StoreError, prune
+from participants.errors import STORE_ERROR, ParticipantError
+from store import (
+    AccessDenied,
+    Controller,
+    Fenced,
+    IOFailed,
+    Life,
+    NoSpace,
+    Ref,
+    Retention,
+    RootMissing,
+    Store,
+    StoreError,
+    UnsafeObject,
+    prune,
+)
 
 from ..coordination import retire
 from ..errors import CoordinationError
@@ -22,7 +37,12 @@ from .config import CheckpointTable
 from .saved import Work
 
 RETRY_S = 1.0
-"""Between two tries of the last checkpoint."""
+"""Between the first two tries of the last checkpoint; each later pause is twice as long."""
+LONGEST_RETRY_S = 8.0
+LAST_TRIES = 3
+"""Of the last checkpoint, where the storage is full or refuses it."""
+LASTING: tuple[type[StoreError], ...] = (NoSpace, AccessDenied, RootMissing, IOFailed, UnsafeObject)
+"""What somebody has to mend; everything else may pass."""
 LAST_PREPARE_S = 5.0
 """For the short steps that began while long ones were retired."""
 LAST_ROUNDS = 5
@@ -33,6 +53,15 @@ CLOCK_STEP_S = 1.0
 """By which an object store rounds its dates; what is younger than this start is its own, and named by the chain."""
 PRUNE_EVERY_S = 10.0
 """It takes as long as a small checkpoint, so that short intervals are not spent on it."""
+
+
+def lasts(error: CoordinationError | StoreError) -> bool:
+    """Whether a checkpoint has failed for storage that is full or refuses, here or at a participant."""
+    if isinstance(error, StoreError):
+        return isinstance(error, LASTING)
+    names = {kind.__name__ for kind in LASTING}
+    found = error.failures.values()
+    return any(isinstance(one, ParticipantError) and one.details.get(STORE_ERROR) in names for one in found)
 
 
 class Checkpoints:
@@ -56,6 +85,8 @@ class Checkpoints:
         self._fingerprint = fingerprint
         self._one_at_a_time = anyio.Lock()
         self._pruned: float | None = None
+        self._refused = 0
+        """How often in a row the storage had no room for one, or refused it."""
         self._behind: dict[Life, Work] = {}
         """What the last checkpoint has of each rollout."""
         self._limits = RoundLimits(
@@ -72,7 +103,8 @@ class Checkpoints:
             group.start_soon(self._watch)
             while self._table.interval_s:
                 await anyio.sleep(self._table.interval_s)
-                await self.take()
+                if not self._collector.closing:
+                    await self.take()
 
     async def _watch(self) -> None:
         """A collector that was taken over need not wait for its next checkpoint to hear of it."""
@@ -89,6 +121,7 @@ class Checkpoints:
         """Take one; None where blockers or a failure prevented it, which is reported. Raises Fenced."""
         tally, emit = self._collector.tally, self._collector.emit
         async with self._one_at_a_time:
+            refused, self._refused = self._refused, 0
             try:
                 return await self._take(limits or self._limits)
             except Blocked as error:
@@ -98,6 +131,7 @@ class Checkpoints:
             except Fenced:
                 raise
             except (CoordinationError, StoreError) as error:
+                self._refused = refused + 1 if lasts(error) else 0
                 tally.failed_checkpoints += 1
                 emit("checkpoint_failed", {"error": str(error)})
             return None
@@ -189,13 +223,19 @@ class Checkpoints:
     # The end
 
     async def stop(self) -> Ref | None:
-        """The last checkpoint: waits for blockers as long as the grace lasts, then retires them. Raises Fenced."""
-        self._collector.closing = True
+        """The last checkpoint: waits for blockers as long as the grace lasts, then retires them. Raises Fenced.
+
+        Storage that is full or refuses ends it after LAST_TRIES.
+        """
+        self._collector.closing, self._refused, pause_s = True, 0, RETRY_S
         ends = anyio.current_time() + self._table.grace_s
         while (left := ends - anyio.current_time()) > 0:
             if (ref := await self.take(limits=self._within(left))) is not None:
                 return ref
-            await anyio.sleep(min(RETRY_S, max(0.0, ends - anyio.current_time())))
+            if self._refused >= LAST_TRIES:
+                return None
+            await anyio.sleep(min(pause_s, max(0.0, ends - anyio.current_time())))
+            pause_s = min(2 * pause_s, LONGEST_RETRY_S)
         for _ in range(LAST_ROUNDS):
             blocking = [life for life in await self._collector.world.blocking() if self._collector.ledger.is_open(life)]
             if not blocking:

@@ -1,14 +1,30 @@
 """The checkpoints of a run: what they have after a restore, what is at risk between two, and what is tried again."""
 
+from collections.abc import Callable
 from pathlib import Path
 
+import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
+from orchestrator.collect import checkpoints
+from orchestrator.collect.checkpoints import LAST_TRIES, lasts
 from orchestrator.collect.progress import facts_of
 from orchestrator.collect.saved import Work
-from store import Life, Ref, open_checkpoint
+from orchestrator.errors import CommitFailed, CoordinationError
+from participants.errors import Code, ParticipantError, from_store
+from store import (
+    AccessDenied,
+    CheckpointConflict,
+    Life,
+    NoSpace,
+    OutcomeUnknown,
+    Ref,
+    StoreError,
+    StoreUnavailable,
+    open_checkpoint,
+)
 
 from .inside import PATIENCE_S, Inside, Turns, inside
 from .test_in_process import configured, named
@@ -163,3 +179,63 @@ async def test_a_round_that_fails_leaves_the_next_one_possible(tmp_path: Path) -
         assert await at_risk(at) == Work(calls=3, tokens=6)
         await folder.unlink()
         assert len(await scope_of(at, await at.checkpoints.take())) == 3
+
+
+@pytest.mark.parametrize(
+    "fails_at", [lambda error: error, lambda error: CommitFailed({"agent.main": from_store(error)})]
+)
+@pytest.mark.parametrize(
+    ("error", "lasting"),
+    [
+        (NoSpace("create", "key"), True),
+        (AccessDenied("create", "key"), True),
+        (StoreUnavailable("create", "key"), False),
+        (OutcomeUnknown("create", "key"), False),
+        (CheckpointConflict("1.1", "other bytes"), False),
+    ],
+)
+def test_only_what_somebody_has_to_mend_lasts(
+    error: StoreError, lasting: bool, fails_at: Callable[[StoreError], StoreError | CoordinationError]
+) -> None:
+    """Whether the collector has met it or a participant has, whose answer came over a wire."""
+    assert lasts(fails_at(error)) is lasting
+
+
+def test_a_participant_that_is_slow_or_gone_may_come_back() -> None:
+    """Also beside one whose disk is full, where nothing else helps."""
+    slow: dict[str, BaseException | str] = {
+        "agent.main": ParticipantError(Code.DEADLINE_EXCEEDED, "slow"),
+        "model.main": "gone",
+    }
+    assert not lasts(CommitFailed(slow))
+    body = from_store(NoSpace("create", "key")).to_body()
+    assert lasts(CommitFailed({**slow, "resources.r": ParticipantError.from_body(502, body)}))
+
+
+@pytest.mark.parametrize("mended", [False, True])
+async def test_a_store_that_refuses_the_last_checkpoint_is_tried_a_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mended: bool
+) -> None:
+    """Not until the grace is over; whoever makes room between two tries has the checkpoint."""
+    monkeypatch.setattr(checkpoints, "RETRY_S", 0.1)
+    config = await anyio.to_thread.run_sync(configured, tmp_path)
+    folder = anyio.Path(tmp_path / "store" / "checkpoints")
+
+    async def mend(at: Inside) -> None:
+        while len(named(at.events, "checkpoint_failed")) < LAST_TRIES - 1:
+            await anyio.lowlevel.checkpoint()
+        await folder.unlink()
+
+    upstream = Turns(turns=1)
+    async with inside(config, upstream) as at, anyio.create_task_group() as group:
+        await upstream.until_held(3)
+        await folder.write_text("a file where a folder should be")
+        for _ in range(LAST_TRIES):  # Those that failed before say nothing of the last one.
+            assert await at.checkpoints.take() is None
+        at.events.clear()
+        if mended:
+            group.start_soon(mend, at)
+        with anyio.fail_after(config.checkpoint.grace_s):
+            ref = await at.checkpoints.stop()
+        assert (ref is not None) is mended
+        assert len(named(at.events, "checkpoint_failed")) == LAST_TRIES - mended
