@@ -2,12 +2,14 @@
 
 A hook may end with a cancellation that nobody asked of us (`task.cancel(); await task`), with SystemExit or with
 GeneratorExit. Left alone, these end the run of every rollout. A cancellation of ours, by a scope around the hook or of
-the task itself, passes; so does KeyboardInterrupt, which is a person's.
+the task itself, passes. KeyboardInterrupt passes where Python's own handler of SIGINT stands, because it may be a
+person's there, anywhere in the code; whoever serves or collects has a handler that raises none, and it is the hook's.
 """
 
 import asyncio
 import logging
 import math
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,8 +22,10 @@ log = logging.getLogger("midflight.hooks")
 
 def is_foreign(error: BaseException) -> bool:
     """Whether an error that is no Exception is a hook's own, rather than the end of the work around it."""
-    if isinstance(error, Exception | KeyboardInterrupt):
+    if isinstance(error, Exception):
         return False
+    if isinstance(error, KeyboardInterrupt):
+        return signal.getsignal(signal.SIGINT) is not signal.default_int_handler and not _ending()
     if isinstance(error, asyncio.CancelledError | GeneratorExit):
         return not _ending()
     return True

@@ -1,12 +1,16 @@
 """Hooks that end with what would end a task or a process: their step fails, and nothing else does."""
 
 import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 
-from participants import Agent, Final
+from participants import Agent, Final, data_app
 from participants.activation import StepContext
 from participants.errors import Code, ParticipantError
 from participants.sessions import ResourcesSession
@@ -80,6 +84,49 @@ async def test_a_close_that_ends_in_its_own_way_is_contained(end: Any, monkeypat
     await call("/seed_session", {})
     monkeypatch.setattr(Drawer, "close_session", hook)
     assert (await call("/close_session", {})).status == 200
+
+
+async def interrupt() -> None:
+    """As a hook does that was made to be run by hand."""
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def hearing(handler: Any) -> Iterator[None]:
+    """With this handler of SIGINT."""
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("at", ["seed", "add", "verify"])
+async def test_an_interrupt_of_a_hook_is_a_typed_error_of_a_server(at: str) -> None:
+    """A server hears SIGINT itself, so it is no person's; the session is as before, and the call may be made again."""
+    server = Ending()
+    calls = [("/seed_session", {"words": ["a"]}), ("/add", {"word": "b"}), ("/verify", {"response": RESPONSE})]
+    transport = httpx.ASGITransport(data_app(server))
+    with hearing(lambda number, frame: None):
+        async with httpx.AsyncClient(transport=transport, base_url="http://resources") as http:
+            for route, body in calls:
+                server.at, server.end = at, interrupt
+                if at in route:
+                    refused = await http.post(route, json=body)
+                    assert (refused.status_code, refused.json()["error"]["code"]) == (500, "internal")
+                    assert "ended with KeyboardInterrupt()" in refused.json()["error"]["message"]
+                    server.at = ""
+                reply = await http.post(route, json=body)
+                assert reply.status_code == 200, reply.text
+    assert reply.json()["reward"] == 2.0
+
+
+async def test_an_interrupt_passes_where_it_may_be_a_persons() -> None:
+    """With Python's own handler a SIGINT raises it wherever the program is, and that may be in a hook."""
+    server = Ending()
+    server.at, server.end = "seed", interrupt
+    with hearing(signal.default_int_handler), pytest.raises(KeyboardInterrupt):
+        await Caller(server)("/seed_session", {})
 
 
 async def test_a_cancellation_of_ours_is_none_of_a_hook() -> None:
