@@ -29,6 +29,15 @@ SILENCE_S = 4 * BEAT_S
 """After so long without a line, not even a beat, a stream of results is broken."""
 
 
+class NoAnswer(ConnectionError):
+    """Nobody has answered a call over HTTP, or not to the end."""
+
+    def __init__(self, url: str, error: httpx.HTTPError) -> None:
+        self.why = _in_words(error)
+        """Without the URL."""
+        super().__init__(f"{url}: {self.why}")
+
+
 class Link(Protocol):
     """One participant process."""
 
@@ -121,7 +130,7 @@ class HttpLink:
                     if (finished := _parse_line(line)) is not None:
                         yield finished
         except httpx.HTTPError as error:
-            raise ConnectionError(f"{url}: {error!r}") from error
+            raise NoAnswer(url, error) from error
 
     def at(self, url: str) -> Link:
         """The same client, another server."""
@@ -135,13 +144,27 @@ class HttpLink:
         try:
             response = await self._client.request(method, f"{self._url}/{operation}", content=body)
         except httpx.HTTPError as error:
-            raise ConnectionError(f"{self._url}/{operation}: {error!r}") from error
+            raise NoAnswer(f"{self._url}/{operation}", error) from error
         if not response.is_success:
             raise ParticipantError.from_body(response.status_code, _json(response))
         try:
             return answer.model_validate_json(response.content)
         except ValidationError as error:
             raise ParticipantError.from_body(response.status_code, response.text) from error
+
+
+def _in_words(error: httpx.HTTPError) -> str:
+    """What went wrong between here and there, for people who do not know the client that says it."""
+    match error:
+        case httpx.ConnectError():
+            return "nobody takes the connection"
+        case httpx.ConnectTimeout():
+            return "nobody took the connection in time"
+        case httpx.TimeoutException():
+            return "it took too long"
+        case httpx.NetworkError() | httpx.RemoteProtocolError():
+            return "the connection broke"
+    return str(error) or type(error).__name__
 
 
 def _parse_line(line: str) -> Finished | None:

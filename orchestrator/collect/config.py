@@ -47,6 +47,16 @@ class StoreGone(ConfigError):
         )
 
 
+class ForeignHead(ConfigError):
+    """The head of the checkpoint store is of another controller, which says nothing of what its run means."""
+
+    def __init__(self, url: str, checkpoint: str) -> None:
+        super().__init__(
+            f"{url}: this checkpoint is not one of midflight collect: {checkpoint}, the head, was made by another "
+            "controller. Name another url in [checkpoint]; nothing was changed"
+        )
+
+
 class BadPlace(ConfigError):
     """The run would write where it must not, or cannot."""
 

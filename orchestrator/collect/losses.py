@@ -12,6 +12,7 @@ import anyio
 from participants import Capabilities, ParticipantError
 
 from ..fleet import Fleet, Member
+from ..links import NoAnswer
 from .world import Lost
 
 LOOK_S = 1.0
@@ -111,7 +112,7 @@ class Losses:
                 why = str(error)
                 break
             except ConnectionError as error:
-                why = f"it does not answer: {error}"
+                why = f"it does not answer: {error.why if isinstance(error, NoAnswer) else error}"
                 await anyio.sleep(AGAIN_S)
             else:
                 self._heard[member.name] = anyio.current_time()

@@ -20,9 +20,10 @@ import anyio
 import httpx
 
 from participants.serving import Endpoint
+from participants.serving.settings import secret
 from store import Store
 
-from ..deployment import Deployment, DeploymentError, FleetTable, NotAnswering, NotUp
+from ..deployment import CannotBe, Deployment, DeploymentError, FleetTable, NotAnswering, NotUp
 from ..errors import ControlFailed, CoordinationError
 from ..fleet import Fleet, discover
 from ..links import HttpLink, http_client
@@ -43,14 +44,26 @@ class ServersGone(CoordinationError):
     hint = "Every row is kept, and the same command continues from the last checkpoint"
 
 
+def by_server(lost: Lost) -> Lost:
+    """One entry a server: of several lost workers of one, the server, with each reason once."""
+    servers: dict[str, list[str]] = {}
+    for name in lost:
+        servers.setdefault(name.partition("/")[0], []).append(name)
+    return {
+        names[0] if len(names) == 1 else server: "; ".join(dict.fromkeys(lost[name] for name in names))
+        for server, names in servers.items()
+    }
+
+
 class ServedWorlds:
     """One fleet for all epochs of one start."""
 
     def __init__(self, config: Config, table: FleetTable, emit: Emit, *, path: Path | None, patience_s: float) -> None:
         """`path` is the folder of servers of one's own; another controller of the folder is waited for so long.
 
-        Raises ConfigError where the variable with the endpoint's key is not set.
+        Raises ConfigError where the variable with the endpoint's key, or with the control token, is not set.
         """
+        secret(table.token_env)  # Before the store is touched.
 
         def tell(event: str, facts: Mapping[str, Any]) -> None:
             emit(event, dict(facts))
@@ -93,6 +106,8 @@ class ServedWorlds:
             if self._client is None:
                 await self._begin()
             return ServedWorld(await self._discover(), self._ended)
+        except CannotBe:
+            raise  # The same command would fail again.
         except (NotUp, NotAnswering) as error:
             raise ServersGone(error.failures) from error
 
@@ -121,7 +136,7 @@ class ServedWorlds:
 
     async def recover(self, lost: Lost, rows: int) -> None:
         """Start again what has ended, or wait for what somebody else runs. Raises ServersGone."""
-        for name, why in lost.items():
+        for name, why in by_server(lost).items():
             self._emit("server_lost", {"server": name, "message": f"{name} is lost: {why}"})
         self._in_row = 0 if rows > self._rows else self._in_row
         self._rows = rows

@@ -32,7 +32,7 @@ from store import (
 from ..adoption import standing
 from ..coordination import restore, resume
 from ..fleet import adopt
-from .config import OtherRun, StoreGone
+from .config import ForeignHead, OtherRun, StoreGone
 from .fingerprint import check_accepted, check_same
 from .rows import Rollout
 from .saved import Totals
@@ -118,6 +118,8 @@ async def check_run(store: Store, segments: Segments, fields: Mapping[str, str],
         if lengths.get(epoch) != 0 and (header := (await segments.read(epoch, 1)).header) is not None:
             break
     head = await open_checkpoint(store, chain.state.head) if chain.state.head else None
+    if head is not None and not head.manifest.fingerprint:
+        raise ForeignHead(store.url, str(head.ref.checkpoint))
     _check_fields(fields, header, head, wishes)
 
 

@@ -59,8 +59,10 @@ class Process:
 
     def exit_code(self) -> int | None:
         """With which it ended, minus the signal that ended it; None while it lives, or where it is no child."""
-        if self.child is None or self.child.returncode is not None:
-            return self.child and self.child.returncode
+        if self.child is None:
+            return None
+        if self.child.returncode is not None:
+            return self.child.returncode
         found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if found is None:
             return None

@@ -1,6 +1,7 @@
 """A server that is none: it prints its line, says who it is to whoever has the token, and does nothing else.
 
-It starts in a fraction of the time, and its `options` make it fail as servers do: `dies`, `never_ready`, `deaf` (to
+It starts in a fraction of the time, and its `options` make it fail as servers do: `dies`, `refuses` (exits
+with 2), `never_ready`, `deaf` (to
 SIGTERM), `elsewhere` (another port than it was told), `impostor` (says that it is something else), `child` (starts a
 process in a session of its own). Run it with a file of a spec.
 """
@@ -46,6 +47,9 @@ def main() -> None:
     print("a stand-in begins", file=sys.stderr, flush=True)  # noqa: T201 - its log
     if options.get("dies"):
         sys.exit("what a server says before it dies")
+    if options.get("refuses"):
+        print("what is wrong with its options", file=sys.stderr)  # noqa: T201 - its log
+        sys.exit(2)
     host, _, port = spec["listen"].rpartition(":")
     server = _Server((host, 0 if options.get("elsewhere") else int(port)), _Answers)
     server.spec = spec

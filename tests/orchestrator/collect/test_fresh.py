@@ -8,7 +8,9 @@ import anyio
 import pytest
 
 from orchestrator.collect import Config, ConfigError, Options, collect
-from orchestrator.collect.config import OtherRun, StoreGone
+from orchestrator.collect.config import ForeignHead, OtherRun, StoreGone
+from store import claim, open_store
+from tests.support.checkpoints import AGENT, publish, records
 
 from .test_in_process import Events, OneTool, configured, run
 
@@ -81,6 +83,17 @@ async def test_a_store_that_is_older_than_the_output_is_refused_before_anything_
             await run(config, OneTool(), fresh=fresh)
     await remove(tmp_path / "store")
     assert (await run(config, OneTool(), fresh=True)).rows == 3
+
+
+async def test_a_checkpoint_of_another_controller_is_told_as_such(tmp_path: Path) -> None:
+    """It says nothing of what its run means, so no field of it could be accepted; nothing is claimed."""
+    async with open_store(str(tmp_path / "store"), "write") as store, claim(store) as controller:
+        await publish(store, controller, {AGENT: records(1)})
+    with pytest.raises(ForeignHead, match="this checkpoint is not one of midflight collect") as refused:
+        await run(configured(tmp_path), OneTool())
+    assert "--accept" not in str(refused.value)
+    async with open_store(str(tmp_path / "store")) as store:
+        assert (await store.chain()).state.epoch == 1
 
 
 class Removing(OneTool):

@@ -4,11 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 
 from orchestrator.collect import losses
 from orchestrator.collect.losses import Losses
+from orchestrator.collect.servers import by_server
 from orchestrator.fleet import Fleet, Member
+from orchestrator.links import NoAnswer
 from participants import Capabilities, Code, Modes, ParticipantError
 
 pytestmark = [pytest.mark.unit, pytest.mark.anyio]
@@ -79,6 +82,7 @@ FINE = capabilities()
         ((capabilities("other"),), "started anew"),
         ((capabilities(epoch=4),), "epoch 4 was adopted"),
         ((BROKEN,), "does not answer: refused"),
+        ((NoAnswer("http://h", httpx.ConnectError("All")),), "it does not answer: nobody takes the connection"),
         ((None,), "has not answered for"),
         ((ParticipantError(Code.UNAUTHORIZED, "another token"),), "another token"),
         ((FINE, FINE, capabilities("other")), "started anew"),
@@ -132,3 +136,10 @@ async def test_a_process_that_has_ended_is_lost_without_being_asked() -> None:
     hanging = ScriptedLink(FINE)
     with anyio.fail_after(20):
         assert await losses_of(hanging, gone=lambda: {"agent.a0": "ended"}).watch() == {"agent.a0": "ended"}
+
+
+def test_a_server_whose_workers_are_lost_is_told_once() -> None:
+    """With each reason once; a worker that is lost alone has its own name."""
+    lost = {"agent.main/w0": "it is silent", "model.main/w1": "it is new", "agent.main/w1": "it is silent"}
+    assert by_server(lost) == {"agent.main": "it is silent", "model.main/w1": "it is new"}
+    assert by_server({"a.b": "its process ended", "a.b/w0": "x"}) == {"a.b": "its process ended; x"}

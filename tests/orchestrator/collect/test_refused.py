@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from orchestrator.collect import Config, ConfigError, Options, collect
+from orchestrator.deployment import FleetTable
 from participants import ResourcesServer, ResourcesSession
 from participants.servers.counter import CounterServer
 from store import open_store
@@ -96,6 +97,15 @@ async def test_a_key_that_the_environment_lacks_is_refused_before_there_is_a_sto
     with pytest.raises(ConfigError, match="environment variable MIDFLIGHT_NO_SUCH_KEY is not set"):
         await collect(config.model_copy(update={"model": model}), Options(), lambda *_: None)
     assert not (tmp_path / "store").exists()
+
+
+async def test_a_token_that_the_environment_lacks_is_refused_before_there_is_a_store(tmp_path: Path) -> None:
+    """The refusal names the variable; neither the store nor the folder of the fleet is made."""
+    fleet = FleetTable(folder=str(tmp_path / "fleet"), token_env="MIDFLIGHT_NO_SUCH_TOKEN")
+    with pytest.raises(ConfigError, match="environment variable MIDFLIGHT_NO_SUCH_TOKEN is not set"):
+        await collect(configured(tmp_path).model_copy(update={"fleet": fleet}), Options(), lambda *_: None)
+    assert not (tmp_path / "store").exists()
+    assert not (tmp_path / "fleet").exists()
 
 
 class Closing(CounterServer):

@@ -285,6 +285,20 @@ def test_a_second_signal_ends_the_servers_too(run: Run) -> None:
     until(lambda: run.end_servers() == {})
 
 
+def test_a_server_that_cannot_be_made_ends_the_run_with_what_to_correct(run: Run) -> None:
+    """With 2 and its own words: nothing was lost, and the same command fails again. Corrected, the run is whole."""
+    over_servers(run).options = {"sizee": 5}
+    with run.start() as start:
+        start.wait(2)
+    [failed] = start.events("failed")
+    assert failed["error"] == "CannotBe"
+    assert "does not take these options" in failed["message"]
+    assert failed["message"].endswith("Correct what is said there; the same command fails again until then")
+    assert run.end_servers() == {}
+    run.options = {}
+    assert run.finish().summary["rows"] == 4
+
+
 def test_servers_need_a_store(run: Run) -> None:
     """A fleet without checkpoints is refused, with what to write instead."""
     over_servers(run).checkpoint_url = None

@@ -16,6 +16,7 @@ import pytest
 
 from orchestrator.collect.config import Participants
 from orchestrator.deployment import (
+    CannotBe,
     Deployment,
     DeploymentError,
     FleetTable,
@@ -192,6 +193,32 @@ async def test_a_server_that_does_not_come_up_is_named_with_the_end_of_its_log(
             assert said in failed.value.failures["resources.counter"]
         assert "an earlier start" not in str(failed.value)
         assert await living(deployment) == {}
+
+
+async def test_a_server_that_refuses_what_it_is_started_from_is_no_loss(tmp_path: Path) -> None:
+    """It is told apart from one that died, with its own words and what to do."""
+    async with fleet(tmp_path, options="{ refuses = true }") as deployment:
+        with pytest.raises(CannotBe, match="Correct what is said there") as failed:
+            await deployment.start()
+    assert "it ended with exit code 2" in failed.value.failures["resources.counter"]
+    assert "what is wrong with its options" in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("failures", "advice"),
+    [
+        ({"a": "at u does not take the control token"}, "Correct the token: token_env"),
+        ({"a": "at u cannot be reached (ConnectError)"}, "Start what is down, or correct its url"),
+        ({"a": "at u is b"}, "Correct the url of what is another server"),
+    ],
+)
+def test_what_does_not_answer_as_it_should_is_told_what_applies_alone(failures: dict[str, str], advice: str) -> None:
+    """A wrong token is corrected, and nothing is started for it."""
+    told = str(NotAnswering(failures))
+    assert f". {advice}" in told
+    assert ("token_env" in told) == ("token" in failures["a"])
+    assert ("url" in told) == ("token" not in failures["a"])
+    assert str(NotAnswering({**failures, "b": failures["a"]})).endswith(told.partition(". ")[2])
 
 
 async def test_a_port_in_use_is_named_and_nothing_is_started(tmp_path: Path) -> None:

@@ -113,6 +113,23 @@ def test_no_token_is_in_a_state() -> None:
     assert not [name for name in json.loads(SERVER.model_dump_json()) if "token" in name]
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (b'{"event": "endpoint", "process": "w0", "ts": "now", "base_url": "u", "message": "silent"}', True),
+        (b'{"event": "worker_started", "process": "w0", "replaced": 1}', True),
+        (b'{"event": "worker_started", "process": "w0", "replaced": 0}', False),
+        (b'{"event": "log", "message": "endpoint"}', False),
+    ],
+)
+def test_a_silent_endpoint_and_a_replacement_are_told_and_a_first_start_is_not(line: bytes, told: bool) -> None:
+    """The log of a start is read from its beginning, where each worker begins."""
+    found = told_of(line)
+    assert (found is not None) == told
+    if found is not None:
+        assert {"base_url": "u", "message": "silent"}.items() <= found.items() or found["replaced"] == 1
+
+
 def test_what_servers_say_of_their_workers_is_relayed_and_nothing_else(tmp_path: Path) -> None:
     """Whole lines, once each, from the moment on that somebody looks; a line that is none is no harm."""
     log = tmp_path / "log"
@@ -127,4 +144,6 @@ def test_what_servers_say_of_their_workers_is_relayed_and_nothing_else(tmp_path:
     [line] = reader.new_lines()
     assert told_of(line) == {"event": "worker_died", "process": "w1", "signal": "SIGKILL"}
     assert reader.new_lines() == []
+    first, *_, last = (told_of(line) for line in LogReader(log, 0).new_lines())
+    assert (first, last) == ({"event": "worker_died", "process": "w0"}, told_of(line))
     assert LogReader(tmp_path / "none").new_lines() == []

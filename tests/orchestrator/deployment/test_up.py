@@ -73,7 +73,7 @@ def test_people_get_one_table_and_sentences(tmp_path: Path) -> None:
                 assert re.fullmatch(r"http://127\.0\.0\.1:\d+", url)
                 assert left(folder)[int(pid)] == role
                 assert path == str(folder / f"{role}.log")
-            until(lambda: b"up: 4 servers" in log.read_bytes())
+            until(lambda: b"up: 4 servers" in log.read_bytes() and b"does not answer" in log.read_bytes())
             process.send_signal(signal.SIGTERM)
             assert process.wait(PATIENCE_S) == 0
             assert process.stdout.read() == ""
@@ -82,7 +82,9 @@ def test_people_get_one_table_and_sentences(tmp_path: Path) -> None:
             process.communicate()
         nothing_is_left(folder, [])
     told = log.read_text(encoding="utf-8").splitlines()
-    assert told[-3:] == [
+    [silent] = [line for line in told if "does not answer" in line]
+    assert silent.startswith("model.main: w0: http://127.0.0.1:9/v1 does not answer: ")
+    assert [line for line in told if line != silent][-3:] == [
         "up: 4 servers; SIGTERM or Ctrl-C ends them",
         "SIGTERM: every server is told to end",
         "ended: no server is left",
@@ -98,6 +100,7 @@ def test_what_a_killed_up_leaves_is_adopted_or_ended(tmp_path: Path) -> None:
             refused = midflight("up", "--stop", file)
             assert refused.returncode == 2
             assert f"a fleet that process {program.process.pid} runs" in refused.stderr
+            assert f"send SIGTERM to process {program.process.pid} first" in refused.stderr
             program.end(signal.SIGKILL)
         with running(up(file)) as program:
             after = program.wait_for("up")["servers"]
@@ -111,15 +114,16 @@ def test_what_a_killed_up_leaves_is_adopted_or_ended(tmp_path: Path) -> None:
 
 
 def test_a_server_that_cannot_start_ends_up_with_its_own_words(tmp_path: Path) -> None:
-    """Options that the class does not take: named, with code 4, and nothing is left."""
+    """Options that the class does not take: named, with code 2, for it helps to correct them, and nothing is left."""
     file = write_file(tmp_path, options="{ colour = 3 }")
     with folder_of(file) as folder:
         ran = midflight("up", file, "--json")
-        assert ran.returncode == 4
+        assert ran.returncode == 2
         assert "error: resources.counter did not come up: it ended with exit code 2" in ran.stderr
         assert "does not take these options" in ran.stderr
+        assert ran.stderr.endswith("\nCorrect what is said there; the same command fails again until then\n")
         last = json.loads(ran.stdout.splitlines()[-1])
-        assert (last["event"], last["error"], last["exit_code"]) == ("failed", "NotUp", 4)
+        assert (last["event"], last["error"], last["exit_code"]) == ("failed", "CannotBe", 2)
         assert left(folder) == {}
 
 
