@@ -7,12 +7,13 @@ died with the connections that wait in them.
 What happens is noticed in one place: a pipe that gets a byte for every signal (SIGTERM, SIGINT, SIGCHLD), and another
 one into which workers write a line when they serve or cannot. What is done about a death is decided by `after_death`:
 
-    stage       the worker     then
-    starting    never served   all are killed; the server does not start, and its exit code says why
-    starting    served         replaced at once
-    serving     served         replaced at once
-    serving     never served   replaced after RETRY_S: what ails it may last
-    stopping    any            nothing
+    stage       the worker                          then
+    starting    never served, ended by itself       all are killed; the server does not start: its exit code says why
+    starting    never served, killed by a signal    replaced after RETRY_S, START_TRIES times; then as above
+    starting    served                              replaced at once
+    serving     served                              replaced at once
+    serving     never served                        replaced after RETRY_S: what ails it may last
+    stopping    any                                 nothing
 
 A worker is killed by the kernel when its supervisor dies, of whatever; so no worker outlives it. A second SIGTERM kills
 the workers at once, and so does the end of `shutdown_s`.
@@ -44,6 +45,8 @@ from .worker import Seat
 READY = "ready: "
 """The first line on stdout begins with this; the public URL follows."""
 RETRY_S = 1.0
+START_TRIES = 3
+"""How often one that a signal has killed before it served is replaced, while the server starts."""
 
 
 class Stage(Enum):
@@ -63,13 +66,17 @@ class Then(Enum):
     LEAVE = "leave"
 
 
-def after_death(stage: Stage, *, served: bool) -> Then:
-    """What is done about the death of a worker; see the table above."""
+def after_death(stage: Stage, *, served: bool, killed: int = 0) -> Then:
+    """What is done about the death of a worker; see the table above.
+
+    `killed` is how often in a row a signal has ended it before it served, this time among them; 0 where it has ended
+    by itself this time.
+    """
     if stage is Stage.STOPPING:
         return Then.LEAVE
     if served:
         return Then.REPLACE
-    return Then.GIVE_UP if stage is Stage.STARTING else Then.RETRY
+    return Then.RETRY if stage is Stage.SERVING or 0 < killed <= START_TRIES else Then.GIVE_UP
 
 
 def fate_of(status: int) -> dict[str, int | str]:
@@ -89,6 +96,8 @@ class _Worker:
     served: bool = False
     start_at: float | None = None
     """When it is started again, on the monotonic clock."""
+    killed: int = 0
+    """How often in a row a signal has ended it before it served."""
     told: str = ""
     """Why it cannot start, in its own words."""
     code: int = BUG
@@ -190,7 +199,7 @@ class _Supervisor:
         if "incarnation" not in note:
             worker.told, worker.code = note["told"], note["code"]
             return
-        worker.served = True
+        worker.served, worker.killed = True, 0
         tell(
             "worker_started",
             process=worker.seat.process,
@@ -221,14 +230,16 @@ class _Supervisor:
             self._died(worker, status)
 
     def _died(self, worker: _Worker, status: int) -> None:
-        then = after_death(self._stage, served=worker.served)
+        worker.killed = worker.killed + 1 if os.WIFSIGNALED(status) and not worker.served else 0
+        then = after_death(self._stage, served=worker.served, killed=worker.killed)
         facts: dict[str, Any] = {"process": worker.seat.process, "pid": worker.pid, **fate_of(status)}
         facts |= {"message": worker.told} if worker.told else {}
         worker.pid = 0
         if then is Then.LEAVE:
             self._tell_end("worker_stopped", **facts)
         elif then is Then.GIVE_UP:
-            facts.setdefault("message", f"{worker.seat.process} died before it served")
+            times = f", {worker.killed} times in a row" if worker.killed else ""
+            facts.setdefault("message", f"{worker.seat.process} died before it served{times}")
             tell("cannot_start", level=logging.ERROR, **facts)
             self._code = worker.code
             self._stop_by(time.monotonic())

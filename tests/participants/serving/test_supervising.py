@@ -12,8 +12,8 @@ import pytest
 from participants.serving.app import health_of
 from participants.serving.board import Board, Stage
 from participants.serving.logs import JSONLines
+from participants.serving.supervisor import START_TRIES, Then, after_death, fate_of
 from participants.serving.supervisor import Stage as ServerStage
-from participants.serving.supervisor import Then, after_death, fate_of
 
 pytestmark = pytest.mark.unit
 
@@ -21,7 +21,7 @@ ABOUT = {"kind": "agent", "name": "main", "process": "w1", "pid": 7, "incarnatio
 
 
 def test_the_table_of_deaths_is_what_is_decided() -> None:
-    """Every stage, for a worker that served and one that did not."""
+    """Every stage, for a worker that served and one that did not, and has ended by itself."""
     table = {
         (ServerStage.STARTING, False): Then.GIVE_UP,
         (ServerStage.STARTING, True): Then.REPLACE,
@@ -31,6 +31,17 @@ def test_the_table_of_deaths_is_what_is_decided() -> None:
         (ServerStage.STOPPING, False): Then.LEAVE,
     }
     assert {key: after_death(key[0], served=key[1]) for key in product(ServerStage, (True, False))} == table
+
+
+def test_a_worker_that_is_killed_before_it_served_is_replaced_a_few_times() -> None:
+    """While the server starts; later as often as it takes, and never while it stops."""
+    for stage, then, at_last in [
+        (ServerStage.STARTING, Then.RETRY, Then.GIVE_UP),
+        (ServerStage.SERVING, Then.RETRY, Then.RETRY),
+        (ServerStage.STOPPING, Then.LEAVE, Then.LEAVE),
+    ]:
+        found = [after_death(stage, served=False, killed=times) for times in range(1, START_TRIES + 2)]
+        assert found == [*[then] * START_TRIES, at_last]
 
 
 def test_a_fate_is_an_exit_code_or_the_name_of_a_signal() -> None:
