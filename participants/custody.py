@@ -89,7 +89,7 @@ class SessionHolder(Holder[Sessions]):
         return self.gate.active_time()
 
     def _expired(self, session: ResourcesSession) -> bool:
-        return session.seeded and self._now() - session.used_at > self.session_ttl_s
+        return self._now() - session.used_at > self.session_ttl_s
 
     def _usable(self, session: ResourcesSession) -> None:
         if self._expired(session):

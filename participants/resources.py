@@ -158,7 +158,8 @@ class ResourcesServer(SessionHolder):
     async def _seed(self, sessions: Sessions, session_id: str, request: Request) -> Reply:
         asked = seeding_of(request)
         sessions.check_not_closed(session_id)
-        session = sessions.open.setdefault(session_id, ResourcesSession(session_id, request.life))
+        new = ResourcesSession(session_id, request.life, used_at=self._now())
+        session = sessions.open.setdefault(session_id, new)
         async with session.lock:
             sessions.check_not_closed(session_id)
             if not session.seeded:

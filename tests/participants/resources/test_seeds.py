@@ -9,6 +9,7 @@ import pytest
 from participants import data_app
 from participants.data import Request
 from participants.errors import Code, ParticipantError
+from participants.gate import Gate
 from participants.resources import ResourcesServer
 from store import RawRecord
 
@@ -173,3 +174,16 @@ async def test_a_call_that_names_no_session_says_what_to_send(route: str) -> Non
         ) as caught:
             await plain(route, {})
         assert caught.value.code is Code.INVALID_REQUEST
+
+
+async def test_a_seed_that_failed_keeps_no_later_session_from_expiring() -> None:
+    """It leaves a session that nobody can use, and that ends with its time as others do."""
+    now = [0.0]
+    server = Notebook(gate=Gate(clock=lambda: now[0]), session_ttl_s=10)
+    plain = Caller(server, life=None, session="")
+    with pytest.raises(ParticipantError):
+        await plain("/seed_session", {"words": 3})
+    await plain("/seed_session", {})
+    now[0] += 11
+    await plain("/seed_session", {})
+    assert server.counts()["sessions_without_life"] == 1
