@@ -1,11 +1,12 @@
 """The one app of a worker process: control and data plane, channels, where the workers are, and how it is doing.
 
-/checkpoint/v1/...                     the control plane, where there is a token
-/ledger/v1/...                         the capture ledger of a model server, where there is a token
+/checkpoint/v1/...                     the control plane, where there is a token; else 404, and that there is none
+/ledger/v1/...                         the capture ledger of a model server, where there is a token; else the same
 /midflight/v1/workers                  the private URL of each worker, in order
 /midflight/v1/channel                  many data calls over one connection
 /  /health  /healthz  /livez           200 while the process answers
 /readyz                                200 while every worker serves, else 503
+GET of anything but /v1/models         404
 anything else                          data calls
 """
 
@@ -16,17 +17,23 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp
 
 from ..channels import channel_route, workers_route
 from ..control_http import CONTROL_PREFIX, control_app
 from ..data_http import HEALTH_ROUTES, Served, data_app
+from ..errors import Code, ParticipantError
 from ..ledger import Ledger
 from ..ledger.http import LEDGER_PREFIX, ledger_app
+from ..model import MODELS
+from ..peer import ERROR_HEADER
 from ..plane import ControlPlane
 from .board import Board, Stage
 from .spec import ServerSpec
 
 READY_PATH = "/readyz"
+LIFE_PATHS = "/rollouts/{rollout}/{life}"
+"""Prefix of calls that name their life in the path."""
 
 
 def worker_app(
@@ -46,9 +53,22 @@ def worker_app(
         routes.append(Mount(CONTROL_PREFIX, control_app(plane, token)))
         if ledger is not None:
             routes.append(Mount(LEDGER_PREFIX, ledger_app(ledger, token)))
+    else:
+        missing = _missing("this server has no control plane: it was started without --token-env")
+        routes += [Route(f"{prefix}/{{path:path}}", missing) for prefix in (CONTROL_PREFIX, LEDGER_PREFIX)]
     routes += [workers_route(handler.role, urls), channel_route(handler)]
     routes.extend(_health(about, board, number))
-    return Starlette(routes=[*routes, Mount("/", data_app(handler))])
+    data = data_app(handler)
+    if handler.role.startswith("model."):
+        routes += [Route(path, data, methods=["GET"]) for path in (MODELS, f"{LIFE_PATHS}{MODELS}")]
+    routes.append(Route("/{path:path}", _missing(f"{handler.role} serves nothing there for GET"), methods=["GET"]))
+    return Starlette(routes=[*routes, Mount("/", data)])
+
+
+def _missing(problem: str) -> ASGIApp:
+    """Whatever is asked is not there."""
+    error = ParticipantError(Code.INVALID_REQUEST, problem)
+    return JSONResponse(error.to_body(), 404, {ERROR_HEADER: error.code.value})
 
 
 def _health(about: Mapping[str, Any], board: Board, number: int) -> list[Route]:
