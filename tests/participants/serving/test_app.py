@@ -8,7 +8,8 @@ from participants.data_http import Served
 from participants.servers import CounterServer
 from participants.serving.app import worker_app
 from participants.serving.board import Board
-from tests.support.scripted import Journal, ScriptedUpstream
+from tests.support.journal import Journal
+from tests.support.scripted import ScriptedUpstream
 
 pytestmark = [pytest.mark.unit, pytest.mark.anyio]
 
