@@ -11,6 +11,7 @@ text, anything else as JSON, streams as server-sent events, chunk by chunk.
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -26,6 +27,7 @@ from starlette.types import Receive, Scope, Send
 
 from store import InvalidName, Life
 
+from .containment import own_task
 from .data import CALL_HEADER, LIFE_HEADER, CallId, Reply, Request, error_reply
 from .errors import Code, ParticipantError
 from .peer import ERROR_HEADER, EVENT_STREAM, Handler
@@ -67,10 +69,16 @@ def data_app(handler: Served) -> Starlette:
     ends = ends_with_client(handler)
 
     async def serve(incoming: HttpRequest) -> Response:
-        try:
-            return _respond(await answered(handler, incoming.url.path, lambda: _serve(handler, incoming, ends=ends)))
-        except ClientDisconnect:
-            return Response(status_code=499)
+        replies: list[Reply] = []
+
+        async def work() -> None:
+            with suppress(ClientDisconnect):
+                serving = partial(_serve, handler, incoming, ends=ends)
+                replies.append(await answered(handler, incoming.url.path, serving))
+
+        async with anyio.create_task_group() as group:  # The web server cancels the task around it when it stops.
+            group.start_soon(work)
+        return _respond(replies[0]) if replies else Response(status_code=499)
 
     async def health(_: HttpRequest) -> Response:
         return _respond(Reply(200, {"status": "ok"}))
@@ -80,9 +88,9 @@ def data_app(handler: Served) -> Starlette:
 
 
 async def answered(handler: Served, route: str, serve: Callable[[], Awaitable[Reply]]) -> Reply:
-    """The reply, or the error as one. Raises only where the client has gone."""
+    """The reply, or the error as one; for a task of its own. Raises only where the client has gone."""
     try:
-        return await serve()
+        return await own_task(f"{route} at {handler.role}", serve)
     except ParticipantError as error:
         return refusal(error)
     except ClientDisconnect:

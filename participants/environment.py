@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import anyio
@@ -20,6 +21,7 @@ from anyio.abc import TaskGroup
 
 from store import Life
 
+from .containment import own_task
 from .data import Peer, Reply, Request, uncaptured
 from .episode import (
     EPISODE_STEPS,
@@ -213,7 +215,7 @@ class EnvironmentServer(Holder[_State]):
 
         try:
             with self.working(held):
-                await self._runner.run(held, episode, save)
+                await own_task(f"the episode of {held.life}", partial(self._runner.run, held, episode, save))
         except ParticipantError as error:
             if held.stopped:
                 return  # Retired or superseded: whoever did that has said what becomes of it.

@@ -7,12 +7,13 @@ runs in the task of who asked, and only one that listens can be ended.
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 
-from .containment import contained
+from .containment import contained, own_task
 
 AT_ONCE = 64
 """Hooks of one kind that run at the same time."""
@@ -68,12 +69,15 @@ class _Job(Generic[T]):
     async def run(self) -> None:
         with self.scope:
             try:
-                with contained(self._what):
-                    self._values.append(await self._hook())
+                self._values.append(await own_task(self._what, self._contained))
             except Exception as error:  # It is of who asked.
                 self._error = error
             finally:
                 self.done.set()
+
+    async def _contained(self) -> T:
+        with contained(self._what):
+            return await self._hook()
 
     def result(self) -> T:
         if self._error is not None:
@@ -89,7 +93,7 @@ async def each(items: Collection[Item], work: Callable[[Item], Awaitable[Any]], 
 
     async def worker() -> None:
         for item in queue:
-            await work(item)
+            await own_task("one of many", partial(work, item))
 
     try:
         async with anyio.create_task_group() as group:

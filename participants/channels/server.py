@@ -3,6 +3,7 @@
 A connection is one task of the web server. Inside it live two groups: that of the connection, which ends with it, and
 around it that of the calls, which does not. So the task lasts until the last call has ended:
 
+    a hook cancels its own task      its call is answered with `internal`, as over HTTP, and no other notices
     the caller gives a call up       its handler is cancelled if its calls end with their clients, else it goes on; no
                                      reply is sent
     the connection breaks            the same, for all its calls

@@ -1,6 +1,5 @@
 """Resources servers for tests of processes: one that holds calls, one that is slow to be made, one that prints."""
 
-import asyncio
 import os
 import signal
 from pathlib import Path
@@ -55,15 +54,6 @@ class HeldServer(ResourcesServer):
             signal.pause()
             os._exit(0)
         return {"pid": pid}
-
-    @tool
-    async def end_itself(self, session: ResourcesSession) -> dict[str, Any]:
-        """Cancel its own task."""
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
-        await asyncio.sleep(0)
-        return {}
 
     async def close_session(self, session: ResourcesSession) -> None:
         """Say so."""

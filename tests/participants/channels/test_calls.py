@@ -1,5 +1,6 @@
 """Calls over a channel on a real socket: they are what they are over HTTP, and many are held at once."""
 
+import asyncio
 import os
 from typing import Any
 
@@ -106,6 +107,40 @@ async def test_a_defect_of_a_handler_is_an_error_and_harms_no_other_call(caplog:
     assert [code for code, _, _ in found] == [Code.INTERNAL, Code.INTERNAL, Code.INVALID_REQUEST]
     assert "oops" in found[0][1]
     assert "not JSON" in found[1][1]
+
+
+class Ending(Recorder):
+    """Calls of `/late` and `/now` cancel the task that they run in: as they end, or before."""
+
+    async def handle(self, request: Request) -> Reply:
+        if request.route in ("/late", "/now"):
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+        if request.route == "/now":
+            await asyncio.sleep(0)
+        return await super().handle(request)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_who_cancels_its_own_task_harms_no_other_call(ends: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """It is `internal`, with a traceback in the log, over a channel and HTTP; a call held beside it is answered."""
+    recorder, held = Ending(ends_with_client=ends), list[Reply]()
+    async with served(recorder) as (channels, urls), httpx.AsyncClient() as http, anyio.create_task_group() as group:
+        peer = channels.peer(urls[0], ROLE)
+
+        async def hold() -> None:
+            held.append(await peer.call(Request(route="/hold", body={})))
+
+        group.start_soon(hold)
+        await recorder.held.wait()
+        for way in (peer, HttpPeer(urls[0], ROLE, http)):
+            code, message, _ = await outcome(way, Request(route="/now", body={}))
+            assert (code, message) == (Code.INTERNAL, f"/now at {ROLE} ended with CancelledError(), which is its own")
+            assert (await outcome(way, Request(route="/late", body={})))[0] in (200, Code.INTERNAL)
+        recorder.release.set()
+    assert [reply.status for reply in held] == [200]
+    assert "await asyncio.sleep(0)" in caplog.text
 
 
 async def test_thousands_of_calls_are_held_over_one_connection() -> None:

@@ -4,14 +4,17 @@ import asyncio
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import httpx
 import pytest
 
 from participants import Agent, Final, data_app
 from participants.activation import StepContext
+from participants.containment import contained, own_task
 from participants.errors import Code, ParticipantError
 from participants.sessions import ResourcesSession
 from tests.support.scripted import counter_row
@@ -29,6 +32,14 @@ async def own_cancellation() -> None:
     await ended
 
 
+async def cancel_itself() -> None:
+    """As a hook does that cancels the task that it runs in."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+
+
 async def leave() -> None:
     """As `sys.exit` does."""
     raise SystemExit(3)
@@ -40,6 +51,7 @@ async def end_generator() -> None:
 
 
 ENDS = [own_cancellation, leave, end_generator]
+IN_OWN_TASK = [*ENDS, cancel_itself]
 
 
 class Ending(Notebook):
@@ -72,7 +84,7 @@ async def test_a_hook_that_ends_in_its_own_way_fails_its_call_alone(at: str, end
     assert server.log[-1] == "verify 2"
 
 
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", IN_OWN_TASK)
 async def test_a_close_that_ends_in_its_own_way_is_contained(end: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is logged, and the call that closes the session succeeds."""
 
@@ -145,6 +157,55 @@ async def test_a_cancellation_of_ours_is_none_of_a_hook() -> None:
         tasks[0].cancel()
 
 
+@pytest.mark.parametrize("at", ["seed", "add", "verify"])
+async def test_a_hook_that_cancels_its_own_task_fails_its_call_alone(at: str) -> None:
+    """The call's task goes on; the next call in it is as ever."""
+    server = Ending()
+    call = Caller(server)
+    calls = [("/seed_session", {"words": ["a"]}), ("/add", {"word": "b"}), ("/verify", {"response": RESPONSE})]
+    for route, body in calls:
+        server.at, server.end = at, cancel_itself
+        if at in route:
+            with pytest.raises(ParticipantError, match=f"{at}.* at resources.main ended") as caught:
+                await own_task("the call", partial(call, route, body))
+            assert caught.value.code is Code.INTERNAL
+            server.at = ""
+        await own_task("the call", partial(call, route, body))
+    assert server.log[-1] == "verify 2"
+
+
+async def test_a_timeout_of_a_hook_around_what_it_calls_stays_its_own() -> None:
+    """Hooks further in let it pass, and whoever set it gets it."""
+
+    async def outer() -> str:
+        with contained("the outer hook"):
+            try:
+                async with asyncio.timeout(0.01):
+                    with contained("the inner hook"):
+                        await anyio.sleep_forever()
+            except TimeoutError:
+                return "its own"
+        raise AssertionError("unreachable")
+
+    assert await own_task("the call", outer) == "its own"
+
+
+async def test_a_cancellation_that_waits_for_the_next_await_is_left_to_nobody() -> None:
+    """A hook cancels its task and comes to its end: what it returned counts, and its task is as before."""
+
+    async def work() -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return 1
+
+    assert await own_task("the call", work) == 1
+    await anyio.lowlevel.checkpoint()
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
 async def _until_cancelled(call: Caller, tasks: list[asyncio.Task[Any]]) -> None:
     task = asyncio.current_task()
     assert task is not None
@@ -171,7 +232,7 @@ class EndingAgent(Agent):
 
 
 @pytest.mark.parametrize("max_wall_s", [0.0, 60.0])
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", IN_OWN_TASK)
 async def test_a_step_that_ends_in_its_own_way_fails_its_rollout_alone(end: Any, max_wall_s: float) -> None:
     """The other rollout has its row."""
     async with world(make_agent=EndingAgent, max_wall_s=max_wall_s) as one:
