@@ -72,6 +72,12 @@ def command(
         if as_json:
             emit("failed", {"error": type(error).__name__, "message": str(error), "exit_code": int(code)})
         raise typer.Exit(code) from error
+    except BaseException as error:
+        told = str(error) or type(error).__name__
+        emit("failed", {"error": type(error).__name__, "message": told, "exit_code": int(Exit.BUG)})
+        if isinstance(error, Exception):
+            raise
+        raise RuntimeError(f"{type(error).__name__} came out of the run") from error
     raise typer.Exit(summary.exit_code)
 
 

@@ -58,8 +58,19 @@ def by_server(lost: Lost) -> Lost:
 class ServedWorlds:
     """One fleet for all epochs of one start."""
 
-    def __init__(self, config: Config, table: FleetTable, emit: Emit, *, path: Path | None, patience_s: float) -> None:
+    def __init__(
+        self,
+        config: Config,
+        table: FleetTable,
+        emit: Emit,
+        *,
+        path: Path | None,
+        patience_s: float,
+        deployment: Deployment | None = None,
+    ) -> None:
         """`path` is the folder of servers of one's own; another controller of the folder is waited for so long.
+
+        `deployment` is made from the table unless it is given.
 
         Raises ConfigError where the variable with the endpoint's key, or with the control token, is not set.
         """
@@ -71,7 +82,7 @@ class ServedWorlds:
         self._table = table
         self._emit = emit
         self._patience_s = patience_s
-        self._deployment = Deployment(config, table, path=path, tell=tell)
+        self._deployment = deployment or Deployment(config, table, path=path, tell=tell)
         self._endpoint = None if table.mode == "attach" else Endpoint(config.model, self._tell_endpoint)
         self._base_url = config.model.base_url
         self._client: httpx.AsyncClient | None = None
@@ -91,14 +102,25 @@ class ServedWorlds:
 
     @asynccontextmanager
     async def open(self, store: Store | None) -> AsyncIterator[None]:
-        """Whatever runs here is stopped in the end."""
+        """Whatever runs here is stopped in the end, however the block is left; an error of it comes out as it is."""
         self._run_id = store.run_id if store is not None else ""
-        async with self._deployment:
+        try:
+            yield
+        finally:
             try:
-                yield
-            finally:
                 if self._client is not None:
                     await self._client.aclose()
+            finally:
+                await self._end()
+
+    async def _end(self) -> None:
+        """What goes wrong with it is told, and hides neither an error of the run nor what the run came to."""
+        try:
+            await self._deployment.stop()
+        except Exception as error:
+            self._deployment.kill_at_once()
+            told = f"servers could not be ended in order, and were killed: {type(error).__name__}: {error}"
+            self._emit("servers_not_ended", {"message": told})
 
     async def world(self) -> ServedWorld:
         """The servers as they are now; the first time they are started. Raises ServersGone, DeploymentError."""

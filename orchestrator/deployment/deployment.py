@@ -116,8 +116,9 @@ class Deployment:
         Another live controller of the folder is waited for as long as `patience_s`. Raises DeploymentError.
         """
         before = await self._take(patience_s)
-        await self._end_left(await anyio.to_thread.run_sync(_survivors, before))
-        await self._kill_left()
+        with anyio.CancelScope(shield=True):  # Half of a fleet is of no use to anybody.
+            await self._end_left(await anyio.to_thread.run_sync(_survivors, before))
+            await self._kill_left()
         await self._start_missing(addresses(self._config, self._table, None))
         return self.servers
 

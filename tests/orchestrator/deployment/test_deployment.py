@@ -33,8 +33,8 @@ from orchestrator.deployment.state import FleetState, read_state
 from tests.support.standin import COMMAND
 from tests.support.waiting import until
 
-from .files import ROLES, load
-from .programs import folder_of, left, refuses
+from .files import ROLES, load, write_file
+from .programs import folder_of, left, refuses, running, standing
 
 pytestmark = [pytest.mark.process, pytest.mark.anyio]
 
@@ -321,6 +321,27 @@ async def test_cancelling_a_start_leaves_nothing(tmp_path: Path) -> None:
         with anyio.move_on_after(0.5):
             await deployment.start()
         assert await living(deployment) == {}
+
+
+async def test_cancelling_a_start_ends_all_of_what_a_killed_one_left(tmp_path: Path) -> None:
+    """Also what does not listen to SIGTERM, once the others have ended by it; nothing is started."""
+    file = await anyio.to_thread.run_sync(partial(write_file, tmp_path, options="{ deaf = true }"))
+
+    def leave() -> None:
+        with running(standing(file)) as controller:
+            controller.wait_for("up")
+
+    await anyio.to_thread.run_sync(leave)
+    events: Events = []
+    async with fleet(tmp_path, events, options="{ deaf = true }", shutdown_s=3.0) as deployment:
+        async with anyio.create_task_group() as group:
+            group.start_soon(deployment.start)
+            with anyio.fail_after(30):
+                while set((await living(deployment)).values()) != {"resources.counter"}:
+                    await anyio.lowlevel.checkpoint()
+            group.cancel_scope.cancel()
+        assert await living(deployment) == {}
+        assert {name for name, _ in events} == {"leftover_ended"}
 
 
 async def test_the_token_is_in_the_environment_of_servers_alone(tmp_path: Path) -> None:
