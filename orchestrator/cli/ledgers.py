@@ -45,8 +45,10 @@ class NoLedgerFolder(NotAStore):
 class NoLedger(NoCheckpoint):
     """No ledger has this key."""
 
-    def __init__(self, folder: str, key: str) -> None:
-        StoreError.__init__(self, f"{folder} has no ledger with the key {key}", hint=_LIST)
+    def __init__(self, folder: str, key: str, instead: str = "") -> None:
+        """`instead` says where its rows are."""
+        told = f"{folder} has no ledger with the key {key}"
+        StoreError.__init__(self, f"{told}: {instead}" if instead else told, hint=_LIST)
 
 
 class NoVersion(NoCheckpoint):
@@ -100,8 +102,9 @@ def find(reader: Reader, folder: str, key: str) -> Life:
         raise InvalidInput(error.message, hint=_LIST) from error
     with _translated(folder, key):
         lives = reader.lives(wanted)
+        instead = "" if lives else reader.instead(wanted)
     if not lives:
-        raise NoLedger(folder, key)
+        raise NoLedger(folder, key, instead)
     return lives[-1]
 
 

@@ -176,7 +176,9 @@ class Ledger:
         """The newest life of the attempt that a capture key names. Raises `invalid_request` where it has no ledger."""
         lives = await self.lives(key)
         if not lives:
-            raise ParticipantError(Code.INVALID_REQUEST, f"no ledger has the key {key!r:.80}")
+            instead = await self._read(lambda: self._reader.instead(CaptureKey.parse(key)))
+            told = f"no ledger has the key {key!r:.80}"
+            raise ParticipantError(Code.INVALID_REQUEST, f"{told}: {instead}" if instead else told)
         return lives[-1]
 
     async def manifest(self, key: str) -> Manifest:

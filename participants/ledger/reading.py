@@ -65,6 +65,18 @@ class Reader:
         """The lives with a ledger that a key may name, oldest first."""
         return [life for life in self.lives_of(key.rollout_id) if life.attempt == key.attempt]
 
+    def instead(self, key: CaptureKey) -> str:
+        """Where the rows of a key without a ledger are, in words; empty where the rollout has no earlier attempt.
+
+        An attempt begins its ledger with its first model call, so one that was restored at its end has none.
+        """
+        earlier = [life for life in self.lives_of(key.rollout_id) if life.attempt < key.attempt]
+        if not earlier:
+            return ""
+        found = CaptureKey.of(max(earlier, key=lambda life: life.attempt))
+        made_none = f"attempt {key.attempt}, if there was one, made no model call"
+        return f"{made_none}; the rows that it was restored with are those of {found}"
+
     def lives_of(self, rollout_id: str) -> list[Life]:
         """The lives of a rollout that have a ledger, oldest first."""
         with translated(rollout_id):

@@ -344,3 +344,12 @@ def test_a_reader_that_goes_away_changes_no_exit_code(folder: Path, monkeypatch:
         code = tell(look(str(folder)), "list", as_json=False)
         monkeypatch.undo()
         assert code is Exit.DAMAGE
+
+
+def test_an_attempt_that_made_no_model_call_is_told_with_the_key_of_its_rows(folder: Path, ledger: Run) -> None:
+    """As after a restore at its end: exit code 3, and where to look."""
+    ran = ledger("show", folder, "r-a2")
+    assert ran.code == Exit.NOTHING
+    assert "no ledger with the key r-a2: attempt 2, if there was one, made no model call;" in ran.err
+    assert "are those of r-a1" in ran.err
+    assert "model call" not in ledger("show", folder, "nobody-a2").err

@@ -347,3 +347,13 @@ async def test_a_lock_that_another_holds_is_waited_for(root: Path) -> None:
     await ledger.begin(life())
     row = await ledger.append(life(), turn(0))
     assert isinstance(row, Row)
+
+
+async def test_an_attempt_that_made_no_model_call_is_answered_with_the_key_of_its_rows(tmp_path: Path) -> None:
+    """It was restored when it had ended, and has no ledger; a rollout that has none at all is only not found."""
+    ledger = quick(tmp_path)
+    await lineage(ledger, 2, 2)
+    with pytest.raises(ParticipantError, match=r"no ledger has the key 'r-a7': attempt 7, .* are those of r-a1\."):
+        await ledger.manifest("r-a7")
+    with pytest.raises(ParticipantError, match=r"no ledger has the key 'q-a1'\."):
+        await ledger.rows("q-a1")
