@@ -248,7 +248,7 @@ class Board:
 
     async def post(self, name: str, order: Mapping[str, Any]) -> httpx.Response:
         """One order."""
-        return await self._http.post(f"{self._url}/{name}", json=order, timeout=60)
+        return await self._http.post(f"{self._url}/{name}", json=order, timeout=PATIENCE_S)  # It may be very busy.
 
     async def wait(self, **order: int) -> None:
         """Until it is so. Raises TimeoutError."""
