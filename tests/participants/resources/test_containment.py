@@ -37,7 +37,7 @@ async def cancel_itself() -> None:
     task = asyncio.current_task()
     assert task is not None
     task.cancel()
-    await asyncio.sleep(0)
+    await anyio.lowlevel.checkpoint()
 
 
 async def leave() -> None:
