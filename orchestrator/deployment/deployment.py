@@ -20,6 +20,7 @@ import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -202,9 +203,13 @@ class Deployment:
         given = secret(self._table.token_env)
         with writing(self.folder):
             await anyio.to_thread.run_sync(lambda: self.folder.mkdir(mode=0o700, parents=True, exist_ok=True))
-            await self._lock.take(patience_s)
+            await self._lock.take(patience_s, partial(self._waits, patience_s))
             self._token = await anyio.to_thread.run_sync(make_token, self.folder) if given is None else given
         return await _of_this_boot(await anyio.to_thread.run_sync(read_state, self.folder))
+
+    def _waits(self, patience_s: float, holder: str) -> None:
+        message = f"{holder} has {self.folder}; it is waited for up to {patience_s:g} s"
+        self._tell("waiting_for_folder", {"folder": str(self.folder), "message": message})
 
     def _find_token(self) -> str:
         token = secret(self._table.token_env) or kept_token(self.folder)

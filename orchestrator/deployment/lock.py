@@ -3,6 +3,7 @@
 import fcntl
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -21,12 +22,15 @@ class FolderLock:
         self._folder = folder
         self._file = -1
 
-    async def take(self, patience_s: float) -> None:
-        """Take it, or wait so long for it. Raises FolderTaken, OSError."""
-        deadline = time.monotonic() + patience_s
+    async def take(self, patience_s: float, waits: Callable[[str], None] = lambda holder: None) -> None:
+        """Take it, or wait so long for it; `waits` is told once who has it. Raises FolderTaken, OSError."""
+        deadline, told = time.monotonic() + patience_s, False
         while not await anyio.to_thread.run_sync(self.try_to_take):
             if time.monotonic() >= deadline:
                 raise FolderTaken(self._folder, await anyio.to_thread.run_sync(self._holder))
+            if not told:
+                waits(await anyio.to_thread.run_sync(self._holder))
+                told = True
             await anyio.sleep(_POLL_S)
 
     def try_to_take(self) -> bool:

@@ -1,6 +1,7 @@
 """The state file, the token, the ports and the logs of a fleet."""
 
 import json
+import os
 import socket
 import stat
 from pathlib import Path
@@ -71,6 +72,21 @@ def test_one_controller_a_folder(tmp_path: Path) -> None:
     assert not second.try_to_take()
     first.release()
     assert second.try_to_take()
+    second.release()
+
+
+async def test_who_waits_for_a_folder_is_told_so_at_once(tmp_path: Path) -> None:
+    """Once, with who has it; and nothing where nobody has."""
+    first, second, told = FolderLock(tmp_path), FolderLock(tmp_path), list[str]()
+    await first.take(60.0, told.append)
+    assert told == []
+
+    def hear(holder: str) -> None:
+        told.append(holder)
+        first.release()
+
+    await second.take(60.0, hear)
+    assert told == [f"process {os.getpid()}"]
     second.release()
 
 
