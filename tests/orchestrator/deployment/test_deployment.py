@@ -3,7 +3,7 @@
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -234,7 +234,7 @@ async def test_a_port_in_use_is_named_and_nothing_is_started(tmp_path: Path) -> 
 
 
 async def test_one_controller_a_folder(tmp_path: Path) -> None:
-    """Another one is refused, by the process that has it, and changes nothing; it may wait."""
+    """Another one is refused, by the process that has it, and changes nothing; it may wait, and says so at once."""
     async with fleet(tmp_path) as deployment:
         await deployment.start()
         config, table = await read(tmp_path)
@@ -242,8 +242,15 @@ async def test_one_controller_a_folder(tmp_path: Path) -> None:
             with pytest.raises(FolderTaken, match=f"a fleet that process {os.getpid()} runs"):
                 await other.start()
         assert await deployment.unanswering() == {}
-        async with Deployment(config, table, command=COMMAND) as other, anyio.create_task_group() as group:
+        waits = anyio.Event()
+
+        def tell(event: str, facts: Mapping[str, Any]) -> None:
+            if event == "waiting_for_folder" and f"process {os.getpid()} has" in facts["message"]:
+                waits.set()
+
+        async with Deployment(config, table, command=COMMAND, tell=tell) as other, anyio.create_task_group() as group:
             group.start_soon(other.start, 30.0)
+            await waits.wait()
             await deployment.stop()
         assert await living(deployment) == {}
 
