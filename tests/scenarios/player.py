@@ -9,6 +9,7 @@ import anyio
 import anyio.to_thread
 
 from orchestrator.rounds import Round, RoundLimits
+from participants import Status
 from store import Life, verify_store
 from tests.support.backend import Call
 from tests.support.waiting import until_asked
@@ -253,11 +254,19 @@ class Player:
         assert {r.state for r in self.world.rollouts.values()} == {"done"}
         rewards = {name: result.row and result.row["reward"] for name, result in self.stage.output.items()}
         assert rewards == dict.fromkeys(names, 1.0)
-        statuses = await controller.statuses()
-        assert len(statuses) == len(controller.fleet.members)
-        for name, status in statuses.items():
-            kept = {key: count for key, count in status.counts.items() if count and key not in REMEMBERED}
-            assert (status.phase, kept, status.blockers) == ("idle", {}, ()), name
+        left: dict[str, Any] = {}
+
+        async def idle() -> bool:
+            nonlocal left
+            statuses = await controller.statuses()
+            assert len(statuses) == len(controller.fleet.members)
+            left = {name: _not_idle(status) for name, status in statuses.items() if _not_idle(status)}
+            return not left
+
+        try:  # What was ended may need a moment to stop.
+            await until_asked(idle)
+        except TimeoutError:
+            raise AssertionError(left) from None
         assert self.stage.backend.control.counts()["running"] == 0
         for r in self.world.rollouts.values():
             assert r.place.ledger is not None
@@ -269,6 +278,13 @@ class Player:
             report = await verify_store(store, deep=True)
         assert report.sound, report
         assert report.findings == (), report
+
+
+def _not_idle(status: Status) -> list[Any]:
+    """What a server that has nothing left would not say."""
+    kept = {key: count for key, count in status.counts.items() if count and key not in REMEMBERED}
+    phase = [status.phase] if status.phase != "idle" else []
+    return [*phase, *([kept] if kept else []), *status.blockers]
 
 
 def _told(did: Did, task: Task) -> list[list[Any]]:
