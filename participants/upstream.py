@@ -24,6 +24,8 @@ T = TypeVar("T")
 MIB = 1024 * 1024
 CALL_TIMEOUT_S = 60.0
 """Of one call beside the generations, such as `/tokenize`."""
+KEEP_IDLE_S = 60.0
+"""How long an idle connection is kept: one that is closed holds its port for a minute, and there are some 28,000."""
 
 
 class Upstream(Protocol):
@@ -99,7 +101,7 @@ class OpenAIEndpoint:
         return f"<OpenAIEndpoint {self._base}/v1>"
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(limit=0)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_IDLE_S)
         session = aiohttp.ClientSession(connector=connector, timeout=self._timeout, headers=self._headers)
         self._session = await self._stack.enter_async_context(session)
         return self
