@@ -22,7 +22,9 @@ def test_the_bench_of_episodes_in_flight_restores_all_that_it_has_committed(
     monkeypatch.chdir(str(tmp_path))
     inflight.main(["--rollouts", "40", "--json"])
     found = last_line(capsys)
-    assert set(found) == {"rollouts", "prepare_s", "commit_s", "restore_s", "bytes", "peak_rss_mb"}
+    stages = ("prepare", "commit", "restore")
+    times = {f"{stage}{unit}" for stage in stages for unit in ("_s", "_cpu_s")}
+    assert set(found) == {"rollouts", *times, "bytes", "peak_rss_mb"}
     assert found["rollouts"] == 40
 
 
