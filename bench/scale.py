@@ -47,6 +47,8 @@ FILLER, CUT_AT = 48, 24
 AFTER_A_TOOL_CALL = "success"
 """Stands in the prompt of a second call alone."""
 BATCH = 500
+MOST_BEHIND = 2_000
+"""Rollouts on their way to their second call: a listening socket queues 4,096 connections, and resets those past it."""
 TICKS = os.sysconf("SC_CLK_TCK")
 DISPOSITIONS = ("kept", "held", "cut", "anew")
 
@@ -357,7 +359,9 @@ async def measure(scale: Scale, folder: Path) -> None:
             async with standing(scale, table, store, "start") as stand:
                 lives = [Life(f"r{n}", stand.controller.epoch, 0, n) for n in range(scale.rollouts)]
                 async with scale.stage("fill"):
-                    await dispatch(stand, lives)
+                    for first in range(0, len(lives), BATCH):
+                        await dispatch(stand, lives[first : first + BATCH])
+                        await board.wait(held=max(0, first - MOST_BEHIND))
                     await board.wait(held=scale.rollouts)
                 scale.in_flight = scale.rollouts
                 ref = await take_checkpoint(scale, stand, lives)
