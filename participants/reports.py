@@ -63,17 +63,12 @@ class Reports(ABC, Generic[State]):
         """What is behind the boundaries of live lives, and of what a restore brought; of all for None."""
         counts: dict[str, Count] = {}
         boundaries: dict[str, int] = {}
-        wanted = None if rollouts is None else frozenset(rollouts)
-        async for rollout_id in in_turns([*self._brought, *self._held]):
-            if wanted is None or rollout_id in wanted:
-                held, brought = self._held.get(rollout_id), self._brought.get(rollout_id)
-                found = (
-                    self.work_of(held) if held else self.work_in(brought.record.parse().payload) if brought else None
-                )
-                if found is not None:
-                    counts[rollout_id], boundary = found
-                    if boundary is not None:
-                        boundaries[rollout_id] = boundary
+        wanted = [*self._brought, *self._held] if rollouts is None else rollouts
+        async for rollout_id in in_turns(wanted):
+            if (found := self._work_behind(rollout_id)) is not None:
+                counts[rollout_id], boundary = found
+                if boundary is not None:
+                    boundaries[rollout_id] = boundary
         return Worked(lives=counts, boundaries=boundaries)
 
     def _work_behind(self, rollout_id: str) -> tuple[Count, int | None] | None:

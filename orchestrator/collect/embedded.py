@@ -27,12 +27,13 @@ from participants import (
     Upstream,
 )
 from participants.serving import Endpoint, Tell, find_class, make_model_server, make_resources
+from participants.work import joined
 from store import Life, Store, StoreError
 
 from ..fleet import Fleet, discover
 from ..links import LocalLink
 from .config import Config, ResourcesTable
-from .saved import Work, saved_by
+from .saved import Work
 from .world import Lost, failure_of_dispatch, never_lost
 
 
@@ -83,14 +84,14 @@ class EmbeddedWorld:
 
     async def saved(self, rollout_ids: Sequence[str]) -> dict[str, Work]:
         """From the records."""
-        return {rollout_id: self._saved(rollout_id) for rollout_id in rollout_ids}
+        return {rollout_id: await self._saved(rollout_id) for rollout_id in rollout_ids}
 
-    def _saved(self, rollout_id: str) -> Work:
-        holders = (self.environment, self.agent, self.model)
+    async def _saved(self, rollout_id: str) -> Work:
         try:
-            return saved_by(*(holder.brought(rollout_id) for holder in holders))
-        except (StoreError, AttributeError, KeyError, TypeError, ValueError):
+            answers = [(h.kind, await h.work([rollout_id])) for h in (self.environment, self.agent, self.model)]
+        except (ParticipantError, StoreError, AttributeError, KeyError, TypeError, ValueError):
             return Work()  # A malformed record saves nothing; its dispatch says what is wrong with it.
+        return Work(*joined(answers).get(rollout_id, (0, 0)))
 
     async def work(self) -> dict[str, Work]:
         """Of the agent."""

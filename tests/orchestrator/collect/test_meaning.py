@@ -8,7 +8,6 @@ from orchestrator.collect import ConfigError, load_config, load_rollouts, plan_r
 from orchestrator.collect.config import ResourcesTable
 from orchestrator.collect.fingerprint import check_same, fingerprint
 from orchestrator.collect.rows import dataset_digest
-from orchestrator.collect.saved import Work, saved_by, work_of_row
 
 pytestmark = pytest.mark.unit
 
@@ -201,17 +200,3 @@ def test_a_difference_is_refused_by_name_unless_it_is_accepted() -> None:
         ConfigError, match=r"model \(b then, a now\), size \(3 then, not there now\)\. .*--accept model"
     ):
         check_same({"model": "a"}, {"model": "b", "size": "3"}, [], "the output")
-
-
-def test_what_a_continuation_saves_is_counted_from_its_records() -> None:
-    """Steps behind the boundary, a reply kept for the next step, or the whole response where the agent is through."""
-    state = {"steps": 2, "usage": {"output_tokens": 30}}
-    agent = {"state": {"activation": {"state": state, "boundary": 3}}}
-    old, kept = ({"call": f"agent.main:{n}.0", "body": {"usage": {"completion_tokens": 5}}} for n in (2, 3))
-    assert saved_by(None, None, None) == Work()
-    assert saved_by({"state": {"response": None}}, agent, {"replies": [old]}) == Work(2, 30)
-    assert saved_by({"state": {"response": None}}, agent, {"replies": [old, kept]}) == Work(3, 35)
-    response = {"metadata": {"midflight_steps": "4"}, "usage": {"output_tokens": 50}}
-    assert (
-        saved_by({"state": {"response": response}}, agent, None) == Work(4, 50) == work_of_row({"response": response})
-    )
