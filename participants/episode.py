@@ -37,6 +37,9 @@ FAILURE_CLASSES: Mapping[Code, str] = {
     Code.DEADLINE_EXCEEDED: "timeout",
     Code.MODEL_FAILED: "model_failed",
     Code.UNREACHABLE: "unreachable",
+    Code.JUDGE_FAILED: "judge_failed",
+    Code.COHORT_FAILED: "cohort_failed",
+    Code.EXECUTOR_FAILED: "executor_failed",
 }
 STAGES: Mapping[str, str] = {
     "seed": "seed",

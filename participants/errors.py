@@ -49,6 +49,9 @@ class Code(StrEnum):
     INTERNAL = "internal"
     DEADLINE_EXCEEDED = "deadline_exceeded"
     UNREACHABLE = "unreachable"
+    JUDGE_FAILED = "judge_failed"
+    COHORT_FAILED = "cohort_failed"
+    EXECUTOR_FAILED = "executor_failed"
 
 
 STATUS: Mapping[Code, int] = {
@@ -74,6 +77,9 @@ STATUS: Mapping[Code, int] = {
     Code.INTERNAL: 500,
     Code.DEADLINE_EXCEEDED: 504,
     Code.UNREACHABLE: 502,
+    Code.JUDGE_FAILED: 502,
+    Code.COHORT_FAILED: 502,
+    Code.EXECUTOR_FAILED: 502,
 }
 
 CODES_BY_STATUS: Mapping[int, list[Code]] = {
@@ -103,6 +109,9 @@ HINT: Mapping[Code, str] = {
     Code.INTERNAL: "This is a defect of the server or of a hook; its log has the traceback",
     Code.DEADLINE_EXCEEDED: "Repeat with more time",
     Code.UNREACHABLE: "Start the server again, or look at the way to it; its address is in the message",
+    Code.JUDGE_FAILED: "Look at the judge's model server and backend; the rollout has no reward",
+    Code.COHORT_FAILED: "Run the whole cohort again under its next group attempt; who is missing has no reward",
+    Code.EXECUTOR_FAILED: "Look at this host's compilers and its means of containment; the program was not judged",
 }
 
 
