@@ -2,6 +2,7 @@
 
 from .agent import Activation, Agent, Final, Next, Session, StepContext
 from .book import Book, Closed
+from .cases import Case, Conformance, ToolCall
 from .control_http import CONTROL_PREFIX, control_app
 from .data import CallId, Peer, Reply, Request
 from .data_http import data_app
@@ -79,11 +80,13 @@ __all__ = [
     "Book",
     "CallId",
     "Capabilities",
+    "Case",
     "Chunks",
     "Closed",
     "Code",
     "Commit",
     "Committed",
+    "Conformance",
     "ControlPlane",
     "Dispatched",
     "Done",
@@ -139,6 +142,7 @@ __all__ = [
     "Submitted",
     "Sum",
     "Tool",
+    "ToolCall",
     "ToolError",
     "Upstream",
     "Work",

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
 
+from .cases import Conformance
 from .custody import SESSION_TTL_S, SessionHolder
 from .data import MODE_HEADER, REVISION_HEADER, VERIFY_HEADER, Peer, Reply, Request
 from .errors import Code, ParticipantError
@@ -73,6 +74,11 @@ class ResourcesServer(SessionHolder):
         if found is None:
             raise ToolError(f"there is no tool named {name!r}", 404)
         return await found.method(self, session, **found.check(arguments))
+
+    @classmethod
+    def conformance(cls) -> Conformance:
+        """How the conformance kit tries this class; without cases it can try nothing."""
+        return Conformance(cases=())
 
     async def call(self, peer: Peer, route: str, body: Any) -> Reply:
         """Call another participant, such as a judge, from inside a tool or verify."""

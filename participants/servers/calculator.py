@@ -18,6 +18,7 @@ import anyio.to_thread
 import orjson
 
 from ..errors import Code, ParticipantError
+from ..output_text import output_text
 from ..resources import ResourcesServer
 from ..sessions import ResourcesSession
 from ..tools import ToolError, tool, tools_of
@@ -52,16 +53,9 @@ class CalculatorServer(ResourcesServer):
         given = row.get(FIELD)
         if not isinstance(given, dict) or not {"dataset", "entry"} <= given.keys():
             raise ParticipantError(Code.INVALID_REQUEST, f"the row has no {FIELD} with a dataset and an entry")
-        answer = extract_answer(text_of(row["response"]))
+        answer = extract_answer(output_text(row["response"]))
         reward = await anyio.to_thread.run_sync(_score, given, answer)
         return {"reward": reward, "extracted_answer": answer}
-
-
-def text_of(response: dict[str, Any]) -> str:
-    """All output text of a Responses object."""
-    items = [item for item in response.get("output") or [] if item.get("type") == "message"]
-    parts = [part for item in items for part in item.get("content") or [] if isinstance(part, dict)]
-    return "".join(part.get("text", "") for part in parts if part.get("type") == "output_text")
 
 
 def extract_answer(text: str) -> str | None:

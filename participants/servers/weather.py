@@ -5,6 +5,7 @@ The reward is 1.0 if the response calls `get_weather` at all; a row needs no lab
 
 from typing import Any
 
+from ..output_text import function_calls
 from ..resources import ResourcesServer
 from ..sessions import ResourcesSession
 from ..tools import tool
@@ -25,6 +26,4 @@ class WeatherServer(ResourcesServer):
 
     async def verify(self, session: ResourcesSession, row: dict[str, Any]) -> dict[str, Any]:
         """1.0 if any output item is a call of `get_weather`."""
-        items = row["response"].get("output") or []
-        called = any(item.get("type") == "function_call" and item.get("name") == "get_weather" for item in items)
-        return {"reward": float(called)}
+        return {"reward": float(any(call.get("name") == "get_weather" for call in function_calls(row["response"])))}
