@@ -2,8 +2,8 @@
 
     python -m bench.verifiers --json
 
-A verifier is tried with the cases and the peers of its own `conformance()`: each is seeded and verified in a life of its
-own, those of one cohort at the same time. Its limit does the least work that does the job: the bare library, a bare
+A verifier is tried with the cases and the peers of its own `conformance()`: each is seeded and verified in a life
+of its own, those of one cohort at the same time. Its limit does the least work that does the job: the bare library, a bare
 process. Rounds of both alternate, so that a noisy machine troubles both. Processor time is that of this process and of
 all below it, which other processes disturb least; it has the resolution of the kernel's ticks, 10 ms over a round.
 """
@@ -14,7 +14,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from itertools import cycle
@@ -29,7 +29,7 @@ from participants.data import Request
 from participants.serving import find_class, make_resources
 from store import Life
 
-Work = Callable[[Case], Awaitable[None]]
+Work = Callable[[Case], Coroutine[Any, Any, None]]
 """One verify, or what its limit does instead."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _TIMES = slice(11, 15)
