@@ -19,6 +19,7 @@ from .errors import Code, ParticipantError
 from .gate import Gate, StepMode
 from .holder import Held
 from .tools import RESERVED
+from .work import Count, of_reply
 
 RETRY_CLOSED_S = 0.05
 
@@ -50,6 +51,10 @@ class Activation:
     """The id of the call that began it; empty where that had none."""
     request: str = ""
     """Digest of its body."""
+    calls: int = 0
+    """Model calls behind its boundary."""
+    tokens: int = 0
+    """Which they generated."""
     done: bool = False
     """It has come to its end; the same call again takes its last step again, which makes nothing anew."""
 
@@ -106,6 +111,8 @@ class StepContext:
         self._steps = steps
         self._made = ""
         self._waited: tuple[str, str] | None = None
+        self.work: Count = 0, 0
+        """Model calls of the step that were answered, and their tokens."""
         self.time_left_s = time_left_s
         """Active time left of the limit at the beginning of the step; None without a limit."""
 
@@ -126,12 +133,15 @@ class StepContext:
         began, left = self._gate.active_time(), self.time_left_s
         try:
             async with self._gate.time_limit(left, "a model call"):
-                return await self._send(self._model, route, dict(body), call, {}, park=True)
+                reply = await self._send(self._model, route, dict(body), call, {}, park=True)
         except ParticipantError as error:
             used_up = left is not None and self._gate.active_time() - began >= left
             if error.code is Code.DEADLINE_EXCEEDED and used_up:
                 raise OutOfTime from error
             raise
+        if reply.ok:
+            self.work = of_reply(reply.body)
+        return reply
 
     async def tool(self, name: str, arguments: Mapping[str, Any]) -> Reply:
         """Call a tool of the session's resources server; a wait step that lasts until the boundary is made.

@@ -12,8 +12,8 @@ The boundaries of a session are numbered through: those of its activations and, 
 episode around them. An agent that cannot say its state overrides `run_activation` instead, and is restart-only.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from .gate import Gate
 from .holder import Held, Holder
 from .routing import AGENT_SESSION_HEADER
 from .wire import Modes
-from .work import Count, of_response, of_state
+from .work import Count, added, of_response
 
 __all__ = ["SESSION_HEADER", "Activation", "Agent", "Final", "Next", "OutOfTime", "Session", "StepContext"]
 
@@ -70,6 +70,11 @@ class Agent(Holder[Session]):
         self._episodes = EpisodeRunner(
             self.role, self.gate, self._own_activation, self.resources, RUN_STEPS, advance=_advance
         )
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator["Agent"]:
+        """Serve while the context is open; an agent that needs something running meanwhile overrides it."""
+        yield self
 
     # What an author writes
 
@@ -235,7 +240,15 @@ class Agent(Holder[Session]):
             if isinstance(outcome, Final):
                 return outcome
             spent = activation.active_s + self.gate.active_time() - began
-            following = replace(activation, state=outcome.state, boundary=activation.boundary + 1, active_s=spent)
+            calls, tokens = added((activation.calls, activation.tokens), context.work)
+            following = replace(
+                activation,
+                state=outcome.state,
+                boundary=activation.boundary + 1,
+                active_s=spent,
+                calls=calls,
+                tokens=tokens,
+            )
             # Before the step ends, so that a prepare finds the boundary.
             held.state.activation, held.state.began = following, None
             return following
@@ -352,7 +365,7 @@ def _worked(session: Session) -> tuple[Count, int | None]:
     if session.episode is not None and (found := of_response(session.episode.response)) is not None:
         return found, None
     activation = session.activation
-    return (of_state(activation.state), activation.boundary) if activation else ((0, 0), 0)
+    return ((activation.calls, activation.tokens), activation.boundary) if activation else ((0, 0), 0)
 
 
 def _is_restart(episode: Episode | None) -> bool:

@@ -1,6 +1,6 @@
 """What a rollout need not do again: the model calls behind its boundary, and the tokens that they generated. Pure.
 
-An agent counts the steps behind its boundary. A model has replies that it kept or held for the step after it, and
+An agent counts the model calls behind its boundary. A model has replies that it kept or held for the step after it, and
 beginnings of what was cut; they count where they are of the same boundary, for the agent has counted earlier ones
 itself. A rollout past its activation has all of it in its response, which the owner of its episode holds.
 """
@@ -19,21 +19,27 @@ def of_response(response: Any) -> Count | None:
     """Of an activation that has come to its end; None for what is no response."""
     if not isinstance(response, Mapping):
         return None
-    calls = (response.get("metadata") or {}).get("midflight_steps", 0)
-    return int(calls), int((response.get("usage") or {}).get("output_tokens", 0) or 0)
-
-
-def of_state(state: Any) -> Count:
-    """Of an agent's state at a boundary; nothing of one that does not count."""
-    if not isinstance(state, Mapping):
-        return 0, 0
-    return int(state.get("steps", 0)), int((state.get("usage") or {}).get("output_tokens", 0) or 0)
+    return _number(response, "metadata", "midflight_steps"), _number(response, "usage", "output_tokens")
 
 
 def of_reply(body: Any) -> Count:
-    """Of one kept reply, in either dialect."""
-    usage = (body.get("usage") if isinstance(body, Mapping) else None) or {}
-    return 1, int(usage.get("output_tokens") or usage.get("completion_tokens") or 0)
+    """Of one reply, in either dialect."""
+    return 1, _number(body, "usage", "output_tokens") or _number(body, "usage", "completion_tokens")
+
+
+def _number(body: Any, part: str, name: str) -> int:
+    """A count in a part of a body that anybody may have made; 0 where it has none."""
+    found = body.get(part) if isinstance(body, Mapping) else None
+    count = found.get(name) if isinstance(found, Mapping) else None
+    try:
+        return int(count) if isinstance(count, int | float | str) else 0
+    except (ValueError, OverflowError):
+        return 0
+
+
+def added(one: Count, other: Count) -> Count:
+    """Both together."""
+    return one[0] + other[0], one[1] + other[1]
 
 
 def at_newest(found: Iterable[tuple[CallId, Count]]) -> tuple[Count, int]:
@@ -62,5 +68,5 @@ def joined(answers: Iterable[tuple[str, Worked]]) -> dict[str, Count]:
     for rollout_id, ((calls, tokens), boundary) in ahead.items():
         before, at = behind.get(rollout_id, ((0, 0), 0))
         if at == boundary:
-            found[rollout_id] = before[0] + calls, before[1] + tokens
+            found[rollout_id] = added(before, (calls, tokens))
     return {**found, **whole}

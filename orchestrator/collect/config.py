@@ -7,7 +7,7 @@ import os
 import tomllib
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -98,11 +98,28 @@ class RunTable(Table):
 
 
 class AgentTable(Table):
-    """`[agent]`: limits of the tool loop."""
+    """`[agent]`: the agent, its limits and options."""
 
+    server: str | None = None
+    """`module:Class` of one's own; None for the tool loop that ships."""
+    options: JSONTable = Field(default_factory=dict)
+    """Keyword arguments of one's own class."""
     max_steps: Positive = 32
     max_wall_s: NotNegative = 0.0
     """Active time of one episode, without what it was parked; 0 for no limit."""
+
+    @model_validator(mode="after")
+    def _options_of_a_class(self) -> "AgentTable":
+        if self.options and self.server is None:
+            raise ValueError("options are those of an agent of one's own: name its class as server, or remove them")
+        if twice := sorted({"max_steps", "max_wall_s"} & self.options.keys()):
+            raise ValueError(f"{' and '.join(twice)} stands in [agent] itself, not in its options")
+        return self
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What the class is made with: its options and the limits that the file names, no default of ours."""
+        return {**self.options, **self.model_dump(exclude_unset=True, include={"max_steps", "max_wall_s"})}
 
 
 class ResourcesTable(Table):

@@ -11,6 +11,7 @@ import anyio.to_thread
 from anyio.streams.memory import MemoryObjectSendStream
 
 from participants import (
+    Agent,
     ControlPlane,
     EnvironmentServer,
     Floor,
@@ -23,10 +24,9 @@ from participants import (
     Request,
     ResourcesServer,
     Result,
-    SimpleAgent,
     Upstream,
 )
-from participants.serving import Endpoint, Tell, find_class, make_model_server, make_resources
+from participants.serving import Endpoint, Tell, find_class, make_agent, make_model_server, make_resources
 from participants.work import joined
 from store import Life, Store, StoreError
 
@@ -43,7 +43,7 @@ class EmbeddedWorld:
 
     environment: EnvironmentServer
     model: ModelServer
-    agent: SimpleAgent
+    agent: Agent
     resources: dict[str, ResourcesServer]
     fleet: Fleet | None
     notice_s: float = 0.0
@@ -96,9 +96,7 @@ class EmbeddedWorld:
     async def work(self) -> dict[str, Work]:
         """Of the agent."""
         return {
-            held.life.rollout_id: Work(
-                held.state.activation.state["steps"], held.state.activation.state["usage"].get("output_tokens", 0)
-            )
+            held.life.rollout_id: Work(*self.agent.work_of(held)[0])
             for held in self.agent.held()
             if held.state.activation is not None
         }
@@ -124,7 +122,7 @@ class EmbeddedWorld:
 
 @dataclass(slots=True)
 class ModelToCome:
-    """The model as the peer of resources servers, which are made before it."""
+    """The model as the peer of an agent and of resources servers, which are made before it."""
 
     server: ModelServer | None = None
     role: str = "model.main"
@@ -143,6 +141,7 @@ class Parts:
     resources: dict[str, ResourcesServer]
     unclosed: list[ResourcesServer]
     model: ModelToCome = field(default_factory=ModelToCome)
+    agent: Agent = field(init=False)
 
     async def aclose(self) -> None:
         """Close the servers, all at once; those that are closed stay so."""
@@ -163,6 +162,7 @@ async def make_parts(
         resources = await anyio.to_thread.run_sync(_load_all, config, model)  # importing reads files
         parts = Parts(upstream, resources, list(resources.values()), model)
         stack.push_async_callback(parts.aclose)
+        parts.agent = await anyio.to_thread.run_sync(_load_agent, config, model, resources)
         yield parts
 
 
@@ -173,17 +173,11 @@ async def run_world(config: Config, parts: Parts, store: Store | None) -> AsyncI
     cuts = config.model.cuts and store is not None
     model = make_model_server(config.model, parts.upstream, ledger_folder=folder, cuts=cuts)
     parts.model.server = model
-    peers: dict[str, Peer] = {role: LocalPeer(server) for role, server in parts.resources.items()}
-    agent = SimpleAgent(
-        LocalPeer(model),
-        peers,
-        dialect=config.model.dialect,
-        max_steps=config.agent.max_steps,
-        max_wall_s=config.agent.max_wall_s,
-    )
+    peers, agent = _peers(parts.resources), parts.agent
     environment = EnvironmentServer(LocalPeer(agent), peers)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(parts.aclose)
+        await stack.enter_async_context(agent.run())
         await stack.enter_async_context(environment.run())
         holders: list[Holder[Any]] = [environment, model, agent, *parts.resources.values()]
         fleet = await _control(stack, holders, store) if store else None
@@ -246,6 +240,16 @@ def _declares_mode(server: type[ResourcesServer]) -> bool:
 
 def _load_all(config: Config, model: Peer) -> dict[str, ResourcesServer]:
     return {f"resources.{name}": _load(name, table, model) for name, table in config.resources.items()}
+
+
+def _load_agent(config: Config, model: Peer, resources: Mapping[str, ResourcesServer]) -> Agent:
+    table = config.agent
+    about: dict[str, Any] = {"options": table.arguments, "dialect": config.model.dialect}
+    return make_agent("agent.main", table.server, model, _peers(resources), **about)
+
+
+def _peers(resources: Mapping[str, ResourcesServer]) -> dict[str, Peer]:
+    return {role: LocalPeer(server) for role, server in resources.items()}
 
 
 def _load(name: str, table: ResourcesTable, model: Peer) -> ResourcesServer:

@@ -12,7 +12,7 @@ import orjson
 
 from participants.serving import ConfigError, import_target
 
-from .config import Config
+from .config import AgentTable, Config
 from .rows import Rollout, dataset_digest
 
 
@@ -24,7 +24,7 @@ def fingerprint(config: Config, rollouts: Sequence[Rollout]) -> dict[str, str]:
         "model": config.model.model,
         "dialect": config.model.dialect,
         "parameters": _digest(config.model.parameters),
-        "agent": _digest(config.agent.model_dump()),
+        "agent": _agent(config.agent),
     }
     for role, server in sorted(config.fleet.servers.items()) if config.fleet else ():
         if server.server is not None:  # Of all that the table says, only this changes what the run means.
@@ -33,6 +33,13 @@ def fingerprint(config: Config, rollouts: Sequence[Rollout]) -> dict[str, str]:
         role = f"resources.{name}"
         fields[role] = _digest({**table.model_dump(), "code": _code_digest(role, table.server)})
     return fields
+
+
+def _agent(table: AgentTable) -> str:
+    limits = {"max_steps": table.max_steps, "max_wall_s": table.max_wall_s}
+    if table.server is None:
+        return _digest(limits)
+    return _digest({"server": table.server, "code": _code_digest("agent.main", table.server), **table.arguments})
 
 
 def check_same(now: Mapping[str, str], then: Mapping[str, str], accepted: Collection[str], where: str) -> None:

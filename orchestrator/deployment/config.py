@@ -27,7 +27,7 @@ class ServerTable(Table):
     listen: str = ANY_PORT
     """`host:port`; port 0 takes a free one, which stays the server's own when it is started again."""
     server: str | None = None
-    """`module:Class` of one's own environment or agent; a resources server is named in its own table."""
+    """`module:Class` of one's own environment; agents and resources servers are named in their own tables."""
     url: str | None = None
     """Of a server that somebody else runs, which is neither started nor stopped here."""
 
@@ -105,7 +105,7 @@ class FleetTable(Table):
             kind, dot, name = role.partition(".")
             if role not in ROLES and (kind != "resources" or not dot or not name):
                 raise ValueError(f'there is no role "{role}"; there are {", ".join(ROLES)} and resources.<name>')
-            if table.server is not None and kind in ("resources", "model"):
+            if table.server is not None and kind != "environment":
                 where = role if kind == "resources" else kind
                 raise ValueError(f'"{role}": what it serves stands in [{where}]; remove its server here')
         return servers

@@ -60,10 +60,10 @@ def spec_of(
         "shutdown_s": table.shutdown_s * _PART,
         "path": path,
     }
-    return parse_spec(facts | _own(config, kind, name, server.server), role)
+    return parse_spec(facts | _own(config, kind, name), role)
 
 
-def _own(config: "Participants", kind: str, name: str, server: str | None) -> dict[str, Any]:
+def _own(config: "Participants", kind: str, name: str) -> dict[str, Any]:
     """What only servers of this kind have."""
     match kind:
         case "resources":
@@ -71,10 +71,9 @@ def _own(config: "Participants", kind: str, name: str, server: str | None) -> di
             return {"server": found.server, "options": found.options}
         case "model":
             return {"model": config.model, "capture": config.capture and config.capture.folder}
-        case "agent" if server is None:
-            return {"options": {"dialect": config.model.dialect, **config.agent.model_dump()}}
-        case "agent":  # One's own is given what the file says, and refuses what it does not know.
-            return {"options": config.agent.model_dump(exclude_unset=True)}
+        case "agent":
+            agent = config.agent
+            return {"server": agent.server, "options": agent.arguments, "dialect": config.model.dialect}
     return {}
 
 

@@ -1,7 +1,7 @@
 """Serving participants in processes of their own: what a server is made of, and how it runs."""
 
 from .endpoint import Endpoint, Tell
-from .loading import find_class, import_target, make, make_resources
+from .loading import find_class, import_target, make, make_agent, make_resources
 from .model_settings import ModelSettings, make_model_server
 from .settings import ConfigError
 from .spec import ServerSpec, parse_spec
@@ -15,6 +15,7 @@ __all__ = [
     "find_class",
     "import_target",
     "make",
+    "make_agent",
     "make_model_server",
     "make_resources",
     "parse_spec",

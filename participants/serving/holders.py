@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import anyio
 
@@ -12,7 +13,7 @@ from ..model import ModelServer
 from ..resources import ResourcesServer
 from ..simple_agent import SimpleAgent
 from .endpoint import Endpoint
-from .loading import find_class, make, make_resources
+from .loading import find_class, make, make_agent, make_resources
 from .logs import tell
 from .model_settings import ModelSettings, make_model_server
 from .settings import secret
@@ -53,7 +54,7 @@ async def open_holder(spec: ServerSpec, peers: Mapping[str, Peer]) -> AsyncItera
             holder = _make(spec, peers)
         if isinstance(holder, ResourcesServer):
             stack.push_async_callback(holder.aclose)
-        if isinstance(holder, EnvironmentServer):
+        if isinstance(holder, EnvironmentServer | Agent):
             await stack.enter_async_context(holder.run())
         yield holder
 
@@ -64,9 +65,13 @@ def _make(spec: ServerSpec, peers: Mapping[str, Peer]) -> Participant:
     target = spec.server or "the one that ships"
     if issubclass(found, ResourcesServer):
         return make_resources(spec.role, target, found, spec.options, spec.name, peers)
-    called: Callable[..., Participant] = found
+    one = peers[spec.one_peer]
     resources = {role: peer for role, peer in peers.items() if role != spec.one_peer}
-    return make(spec.role, target, called, peers[spec.one_peer], resources, options=spec.options, name=spec.name)
+    if issubclass(found, Agent):
+        about: dict[str, Any] = {"options": spec.options, "dialect": spec.dialect, "name": spec.name}
+        return make_agent(spec.role, spec.server, one, resources, **about)
+    called: Callable[..., Participant] = found
+    return make(spec.role, target, called, one, resources, options=spec.options, name=spec.name)
 
 
 @asynccontextmanager

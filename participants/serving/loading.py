@@ -7,7 +7,9 @@ from functools import partial
 from types import ModuleType
 from typing import Any, TypeVar
 
+from ..agent import Agent
 from ..data import Peer
+from ..simple_agent import SimpleAgent
 from .settings import ConfigError
 
 T = TypeVar("T")
@@ -35,12 +37,12 @@ def find_class(role: str, target: str, base: type[T]) -> type[T]:
     return found
 
 
-def wants_peers(found: type) -> bool:
-    """Whether the constructor of a resources server takes `peers`, itself or by handing on what it does not name."""
+def takes(found: type, keyword: str) -> bool:
+    """Whether the constructor of a class takes an argument, itself or by handing on what it does not name."""
     for each in found.__mro__:
         if "__init__" in vars(each):
             parameters = inspect.signature(vars(each)["__init__"]).parameters
-            if "peers" in parameters:
+            if keyword in parameters:
                 return True
             if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):
                 return False
@@ -49,8 +51,26 @@ def wants_peers(found: type) -> bool:
 
 def make_resources(role: str, target: str, found: type[T], options: Mapping[str, Any], name: str, peers: Peers) -> T:
     """As `make`; a resources server that wants peers is given them."""
-    given = {"peers": peers} if wants_peers(found) else {}
+    given = {"peers": peers} if takes(found, "peers") else {}
     return make(role, target, partial(found, **given), options=options, name=name)
+
+
+def make_agent(
+    role: str,
+    target: str | None,
+    model: Peer,
+    resources: Peers,
+    *,
+    options: Mapping[str, Any],
+    dialect: str | None,
+    name: str = "main",
+) -> Agent:
+    """As `make`; `target` None for the one that ships, and `dialect` for a class that takes it. Imports."""
+    found: type[Agent] = find_class(role, target, Agent) if target else SimpleAgent
+    if dialect and takes(found, "dialect"):
+        options = {"dialect": dialect, **options}
+    called: Callable[..., Agent] = found
+    return make(role, target or "the one that ships", called, model, resources, options=options, name=name)
 
 
 def make(role: str, target: str, found: Callable[..., T], *given: Any, options: Mapping[str, Any], name: str) -> T:

@@ -68,6 +68,8 @@ class ServerSpec(Table):
     """Of a model server: its endpoint."""
     capture: str | None = None
     """Of a model server: the folder of the capture ledger."""
+    dialect: Literal["responses", "chat"] | None = None
+    """Of an agent: which API its model speaks, for a class that takes it."""
     shutdown_s: Seconds = 10.0
     """How long SIGTERM leaves work in flight and sessions that close."""
     path: str | None = None
@@ -100,7 +102,9 @@ class ServerSpec(Table):
                 raise ValueError("a model server is made from model alone: take server and options away")
             if self.model is None:
                 raise ValueError("a model server needs model, with base_url and the name of the model")
-        elif self.model is not None or self.capture is not None:
+        if self.dialect is not None and self.kind != "agent":
+            raise ValueError(f"dialect is that of an agent, and this is {self.role}")
+        if self.kind != "model" and (self.model is not None or self.capture is not None):
             raise ValueError(f"model and capture are those of a model server, and this is {self.role}")
 
     def _check_peers(self) -> None:

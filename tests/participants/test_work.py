@@ -5,11 +5,11 @@ import pytest
 from orchestrator.collect.saved import Work, work_of_row
 from participants.data import CallId
 from participants.wire import Worked
-from participants.work import Count, at_newest, joined, of_reply, of_response, of_state
+from participants.work import Count, at_newest, joined, of_reply, of_response
 
 pytestmark = pytest.mark.unit
 
-BEHIND: Count = of_state({"steps": 2, "usage": {"output_tokens": 30}})
+BEHIND: Count = 2, 30
 AGENT = "agent", Worked(lives={"r0": BEHIND}, boundaries={"r0": 3})
 RESPONSE = {"metadata": {"midflight_steps": "4"}, "usage": {"output_tokens": 50}}
 
@@ -38,7 +38,8 @@ def test_a_rollout_past_its_activation_has_all_of_it_in_its_response() -> None:
 
 
 def test_what_says_nothing_saves_nothing() -> None:
-    """A row without a response, a state that does not count, a rollout that nobody holds."""
+    """A row without a response, a response that counts in a way of its own, a rollout that nobody holds."""
     assert work_of_row({}) == work_of_row({"response": "text"}) == Work()
-    assert of_state("text") == (0, 0)
+    assert of_response({"metadata": ["a"], "usage": {"output_tokens": {"all": 3}}}) == (0, 0)
+    assert of_response({"metadata": {"midflight_steps": "few"}, "usage": "much"}) == (0, 0)
     assert joined([]) == {}

@@ -94,6 +94,12 @@ def test_checkpoints_are_off_unless_enabled_and_paths_are_relative_to_the_file(t
         ('Server"', 'Server"\noptions = { since = [1979-05-27T07:32:00Z] }', r"options: since cannot be written"),
         ("[resources", f"[agent]\nmax_steps = {2**64}\n[resources", r"agent\.max_steps"),
         ("[resources", "[agent]\nmax_wall_s = inf\n[resources", r"agent\.max_wall_s"),
+        ("[resources", "[agent]\noptions = { words = 3 }\n[resources", r"agent: options are those of an agent of"),
+        (
+            "[resources",
+            '[agent]\nserver = "a:B"\noptions = { max_steps = 3 }\n[resources',
+            r"agent: max_steps stands in \[agent\] itself, not in its options",
+        ),
         (
             "[resources",
             '[checkpoint]\ntoken_env = "T"\n[resources',

@@ -82,7 +82,8 @@ def test_each_server_is_made_of_its_tables(tmp_path: Path) -> None:
     """The tool loop has the agent's limits and the model's dialect, resources their class and options."""
     text = '[fleet.servers."agent.main"]\nworkers = 3\n[agent]\nmax_steps = 5\n[capture]\nfolder = "rows"'
     plan = planned(load(tmp_path, fleet=text, options="{ start = 3 }"), path="/somewhere")
-    assert plan.spec("agent.main").options == {"dialect": "chat", "max_steps": 5, "max_wall_s": 0.0}
+    assert plan.spec("agent.main").options == {"max_steps": 5}
+    assert plan.spec("agent.main").dialect == "chat"
     assert plan.spec("agent.main").workers == 3
     assert plan.spec("resources.counter").options == {"start": 3}
     assert plan.spec("model.main").capture == str(tmp_path / "rows")
@@ -91,9 +92,10 @@ def test_each_server_is_made_of_its_tables(tmp_path: Path) -> None:
 
 
 def test_an_agent_of_ones_own_gets_what_the_file_says_and_no_more(tmp_path: Path) -> None:
-    """It need not know the options of the one that ships; one that it was given and does not know, it refuses."""
-    text = '[fleet.servers."agent.main"]\nserver = "mine:Agent"\n[agent]\nmax_wall_s = 5.0'
-    assert planned(load(tmp_path, fleet=text)).spec("agent.main").options == {"max_wall_s": 5.0}
+    """It need not know the limits of the one that ships; one that it was given and does not know, it refuses."""
+    text = '[agent]\nserver = "mine:Agent"\nmax_wall_s = 5.0\noptions = { words = 3 }'
+    spec = planned(load(tmp_path, fleet=text)).spec("agent.main")
+    assert (spec.server, spec.options) == ("mine:Agent", {"words": 3, "max_wall_s": 5.0})
 
 
 def test_the_store_is_known_where_checkpoints_are_on(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ COUNTER = {"kind": "resources", "server": "participants.servers.counter:CounterS
             "model.main calls nobody, and peers names",
         ),
         ({**COUNTER, "model": MODEL}, "model and capture are those of a model server"),
+        ({**COUNTER, "dialect": "chat"}, "dialect is that of an agent, and this is resources.main"),
         ({**COUNTER, "capture": "/tmp/x"}, "model and capture are those of a model server"),
         ({**COUNTER, "name": "Counter"}, "[a-z0-9]"),
         ({**COUNTER, "workers": 0}, "workers: "),
