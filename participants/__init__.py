@@ -11,6 +11,8 @@ from .episode import EPISODE_STEPS, RUN_STEPS, Episode, EpisodeRunner
 from .errors import Code, ParticipantError
 from .fences import Admitted, Fences, Floor
 from .gate import Gate, Step
+from .gymnasium import GymnasiumServer, Turn
+from .gymnasium_agent import GymnasiumAgent
 from .holder import Held, Holder
 from .model import ModelServer
 from .owner import Export, Owner
@@ -100,6 +102,8 @@ __all__ = [
     "Finished",
     "Floor",
     "Gate",
+    "GymnasiumAgent",
+    "GymnasiumServer",
     "Held",
     "Holder",
     "HttpPeer",
@@ -144,6 +148,7 @@ __all__ = [
     "Tool",
     "ToolCall",
     "ToolError",
+    "Turn",
     "Upstream",
     "Work",
     "Worked",

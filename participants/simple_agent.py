@@ -76,18 +76,11 @@ class SimpleAgent(Agent):
 
     async def _model_step(self, context: StepContext, state: Any) -> Next | Final:
         response = await self._ask(context, state)
-        output = [item for item in response.get("output") or [] if isinstance(item, dict)]
+        output = output_of(response)
         cut = response.get("status") == "incomplete"
-        following = {
-            **state,
-            "items": [*state["items"], *output],
-            "pending": [] if cut else [item for item in output if item.get("type") == "function_call"],
-            "steps": state["steps"] + 1,
-            "usage": _add_usage(state["usage"], response.get("usage") or {}),
-            "model": response.get("model") or state["model"],
-            "created_at": state["created_at"] or response.get("created_at") or 0,
-        }
-        if following["pending"]:
+        pending = [] if cut else [item for item in output if item.get("type") == "function_call"]
+        following = {**after_model(state, response), "pending": pending}
+        if pending:
             return Next(following)
         if cut:
             details = response.get("incomplete_details") or {"reason": "max_output_tokens"}
@@ -147,6 +140,23 @@ class SimpleAgent(Agent):
             "metadata": metadata,
         }
         return Final(response)
+
+
+def output_of(response: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The items of a reply."""
+    return [item for item in response.get("output") or [] if isinstance(item, dict)]
+
+
+def after_model(state: Any, response: Mapping[str, Any]) -> dict[str, Any]:
+    """The state with one more reply of the model."""
+    return {
+        **state,
+        "items": [*state["items"], *output_of(response)],
+        "steps": state["steps"] + 1,
+        "usage": _add_usage(state["usage"], response.get("usage") or {}),
+        "model": response.get("model") or state["model"],
+        "created_at": state["created_at"] or response.get("created_at") or 0,
+    }
 
 
 def _what_is_missing(output: Sequence[Mapping[str, Any]]) -> str | None:

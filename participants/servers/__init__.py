@@ -1,7 +1,8 @@
 """Resources servers that ship."""
 
+from .blackjack import BlackjackServer
 from .calculator import CalculatorServer, make_tasks
 from .counter import CounterServer
 from .weather import WeatherServer
 
-__all__ = ["CalculatorServer", "CounterServer", "WeatherServer", "make_tasks"]
+__all__ = ["BlackjackServer", "CalculatorServer", "CounterServer", "WeatherServer", "make_tasks"]

@@ -10,13 +10,16 @@ The package comes with the extra `tasks` and takes seconds to import, so that ha
 """
 
 import importlib
+import random
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
 import anyio.to_thread
 import orjson
 
+from ..cases import Case, Conformance, ToolCall
 from ..errors import Code, ParticipantError
 from ..output_text import output_text
 from ..resources import ResourcesServer
@@ -56,6 +59,22 @@ class CalculatorServer(ResourcesServer):
         answer = extract_answer(output_text(row["response"]))
         reward = await anyio.to_thread.run_sync(_score, given, answer)
         return {"reward": reward, "extracted_answer": answer}
+
+    @classmethod
+    def conformance(cls) -> Conformance:
+        """Sums in the form of the data set `chain_sum`; every third answer is wrong."""
+        return Conformance(cases=list(_cases(random.Random(0))))
+
+
+def _cases(chance: random.Random) -> Iterator[Case]:
+    """Written here, so that to make them imports nothing; to score them does."""
+    for number in range(60):
+        terms = [chance.randint(1, 99) for _ in range(chance.randint(2, 5))]
+        sums = [f"{sum(terms[:n])} + {terms[n]}" for n in range(1, len(terms))]
+        entry = {"question": " + ".join(map(str, terms)), "answer": str(sum(terms)), "metadata": {}}
+        calls = [ToolCall(name="calculate", arguments={"expression": each}) for each in sums]
+        row = {FIELD: {"dataset": "chain_sum", "config": {"size": 1, "seed": 0}, "entry": entry}}
+        yield Case(row=row, calls=calls, said=f"<answer>{sum(terms) + (number % 3 == 2)}</answer>")
 
 
 def extract_answer(text: str) -> str | None:
