@@ -47,6 +47,7 @@ from .errors import (
 )
 from .findings import Finding
 from .layout import BlobRef, CheckpointId, Life, ProcessName
+from .lazy import LazyBytes
 from .limits import DEFAULT_LIMITS, Limits
 from .manifest import AggregateManifest, Agreement, External, ParticipantManifest, ParticipantRef, Tally
 from .prune import PruneReport, Survey, prune, survey
@@ -97,6 +98,7 @@ __all__ = [
     "InvalidName",
     "InvalidRecord",
     "InvalidStoreURL",
+    "LazyBytes",
     "Life",
     "Limits",
     "LocalBackend",

@@ -36,6 +36,8 @@ from anyio.abc import TaskGroup
 from .backends.retry import create_once
 from .errors import AccessDenied, CheckpointConflict, CommitStopped, NoSpace, NotFound, StoreUnavailable
 from .layout import BlobRef, CheckpointId, ProcessName, participant_key
+from .lazy import LazyBytes, in_groups
+from .limits import MIB
 from .manifest import Agreement, ParticipantManifest, ParticipantRef, software_versions
 from .parts import Batch, PartWriter, encode_batch
 from .records import RawRecord, Record
@@ -54,6 +56,8 @@ _LAG = 4
 """A batch is sized after the one so many before it: fixed, so that frame borders follow from the records alone."""
 _FILL = 7 / 8
 """How much of a frame a batch is meant to fill: one that comes out larger than expected should still be one frame."""
+_LAZY_BYTES = 64 * MIB
+"""Of payloads that are read when they are written, so many are in memory at once, or one."""
 
 
 def _no_guard() -> None:
@@ -222,6 +226,8 @@ class ParticipantCommit:
             raise job.failure
         if job.outgoing:
             await self._put_blobs(job.outgoing)
+        if job.lazy:
+            await self._put_lazy(job.lazy)
         for frame in job.frames:
             self._parts.add(frame, group)
         await self._parts.wait_for_room()
@@ -236,6 +242,17 @@ class ParticipantCommit:
 
         new = [(ref, data) for ref, data in outgoing.items() if ref not in self._written_blobs]
         await map_bounded(put, new, self._store.limits.requests_in_flight)
+
+    async def _put_lazy(self, lazy: Mapping[BlobRef, LazyBytes]) -> None:
+        async def put(item: tuple[BlobRef, LazyBytes]) -> None:
+            if not self._parts.dry:
+                data = await anyio.to_thread.run_sync(item[1].load, f"{self._process}, blob {item[0].sha256[:16]}")
+                await self._store.backend.put(item[0].key, data)
+            self._written_blobs.add(item[0])
+
+        new = [(ref, data) for ref, data in lazy.items() if ref not in self._written_blobs]
+        for group in in_groups(new, _LAZY_BYTES):
+            await map_bounded(put, group, self._store.limits.requests_in_flight)
 
 
 def _taker(records: Records) -> Take:

@@ -15,6 +15,7 @@ from .errors import InvalidInput, IOFailed, NotFound, StoreError
 from .frames import compress, sha256
 from .index import Frame, UniqueRollouts, encode_index
 from .layout import BlobRef, CheckpointId, Life, ProcessName, index_key, part_key, participant_key
+from .lazy import LazyBytes
 from .manifest import Index, Part
 from .records import Line, RawRecord, Record, encode_line
 from .root import Store
@@ -42,6 +43,7 @@ class Batch:
 
     frames: list[EncodedFrame] = field(default_factory=list)
     outgoing: dict[BlobRef, bytes] = field(default_factory=dict)
+    lazy: dict[BlobRef, LazyBytes] = field(default_factory=dict)
     records: int = 0
     raw_size: int = 0
     failure: BaseException | None = None
@@ -58,6 +60,8 @@ def encode_batch(records: list[Record | RawRecord], plan: BlobPlan, job: Batch) 
     for line in lines:
         if line.outgoing:
             job.outgoing.update(line.outgoing)
+        if line.lazy:
+            job.lazy.update(line.lazy)
     job.records = len(records)
     job.raw_size = sum(frame.raw_size for frame in job.frames)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from .errors import CorruptCheckpoint, InvalidRecord
 from .layout import BlobRef, Life
+from .lazy import LazyBytes
 from .values import BlobPlan, blobs_in, encode_value, parse_exactly, unescape
 
 _ESCAPED = b'"escaped":true,'
@@ -18,7 +19,7 @@ _PAYLOAD = b'"payload":'
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What one participant keeps of one rollout: a JSON value in which bytes, and BlobRefs, may stand."""
+    """What one participant keeps of one rollout: a JSON value in which bytes, LazyBytes and BlobRefs may stand."""
 
     life: Life
     payload: Any
@@ -56,6 +57,8 @@ class Line:
     data: bytes
     outgoing: Mapping[BlobRef, bytes]
     blobs: tuple[BlobRef, ...]
+    lazy: Mapping[BlobRef, LazyBytes] = field(default_factory=dict)
+    """Further payloads to be put into blobs, which are not read yet."""
 
 
 def _head(life: Life) -> bytes:
@@ -77,7 +80,7 @@ def _encode_parsed(record: Record, plan: BlobPlan) -> Line:
     value = encode_value(record.payload, plan, record.life.rollout_id)
     middle = _ESCAPED if value.escaped else b""
     data = b"".join((_head(record.life), middle, _PAYLOAD, value.data, b"}"))
-    return Line(data, value.outgoing, value.blobs)
+    return Line(data, value.outgoing, value.blobs, value.lazy)
 
 
 def _encode_raw(record: RawRecord, plan: BlobPlan) -> Line:

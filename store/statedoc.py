@@ -15,7 +15,7 @@ _INLINE_DEPTH = 64
 """Deeper state goes to a blob."""
 
 StateValue = Any
-"""A JSON value in which bytes may stand; None for no state."""
+"""A JSON value in which bytes, and where it is written LazyBytes, may stand; None for no state."""
 PutBlobs = Callable[[Mapping[BlobRef, bytes]], Awaitable[None]]
 ReadBlob = Callable[[BlobRef], Awaitable[bytes]]
 
@@ -31,6 +31,8 @@ async def encode_state(value: StateValue, plan: BlobPlan, owner: str, put: PutBl
         )
     blobs = tuple(Blob.of(ref) for ref in encoded.blobs)
     outgoing = dict(encoded.outgoing)
+    for ref, lazy in encoded.lazy.items():
+        outgoing[ref] = await anyio.to_thread.run_sync(lazy.load, owner)
     if len(encoded.data) <= plan.limits.inline_state_bytes:
         inline = orjson.loads(encoded.data)
         if _is_shallow(inline):

@@ -24,6 +24,7 @@ import orjson
 
 from .errors import CorruptCheckpoint, InvalidName, InvalidRecord
 from .layout import BlobRef, CheckpointId, check_sha256
+from .lazy import LazyBytes
 from .limits import Limits
 from .sealed import INT_MAX, INT_MIN
 
@@ -43,6 +44,8 @@ class Encoded:
     escaped: bool = False
     outgoing: Mapping[BlobRef, bytes] = field(default_factory=dict)
     blobs: tuple[BlobRef, ...] = ()
+    lazy: Mapping[BlobRef, LazyBytes] = field(default_factory=dict)
+    """Further payloads to be put into blobs, which are not read yet."""
 
 
 class BlobPlan:
@@ -57,9 +60,12 @@ class BlobPlan:
 
     def place(self, data: bytes) -> BlobRef:
         """The blob for `data`."""
-        digest = hashlib.sha256(data).hexdigest()
+        return self.place_digest(hashlib.sha256(data).hexdigest(), len(data))
+
+    def place_digest(self, digest: str, size: int) -> BlobRef:
+        """The blob for a payload of that digest."""
         known = self._by_digest.get(digest)
-        return known if known else BlobRef(digest, self._checkpoint, len(data))
+        return known if known else BlobRef(digest, self._checkpoint, size)
 
     def owns(self, ref: BlobRef) -> bool:
         """Whether this commit writes that blob itself, rather than reusing it."""
@@ -84,7 +90,7 @@ def encode_value(value: Any, plan: BlobPlan, owner: str) -> Encoded:
             escaped = escape.value(value)
         except RecursionError as error:
             raise InvalidRecord(owner, "it is nested too deeply") from error
-        return Encoded(_dump(owner, escaped, _refuse), True, escape.outgoing, tuple(escape.blobs))
+        return Encoded(_dump(owner, escaped, _refuse), True, escape.outgoing, tuple(escape.blobs), escape.lazy)
 
 
 def _dump(owner: str, value: Any, default: Callable[[Any], Any]) -> bytes:
@@ -105,7 +111,7 @@ def _dump(owner: str, value: Any, default: Callable[[Any], Any]) -> bytes:
 
 
 def _default(value: Any) -> NoReturn:
-    if isinstance(value, bytes | bytearray | memoryview | BlobRef):
+    if isinstance(value, bytes | bytearray | memoryview | BlobRef | LazyBytes):
         raise _NeedsEscape
     _refuse(value)
 
@@ -174,11 +180,14 @@ class _Escape:
         self._owner = owner
         self._plan = plan
         self.outgoing: dict[BlobRef, bytes] = {}
+        self.lazy: dict[BlobRef, LazyBytes] = {}
         self.blobs: dict[BlobRef, None] = {}
 
     def value(self, value: Any) -> Any:
         if isinstance(value, bytes | bytearray | memoryview):
             return self._bytes(bytes(value))
+        if isinstance(value, LazyBytes):
+            return self._lazy(value)
         if isinstance(value, BlobRef):
             return self._kept(value)
         if type(value) is dict:
@@ -191,14 +200,24 @@ class _Escape:
         limits = self._plan.limits
         if len(data) <= limits.inline_payload_bytes:
             return {_BYTES: base64.b64encode(data).decode()}
-        if len(data) > limits.max_blob_bytes:
-            raise InvalidRecord(
-                self._owner, f"a payload has {len(data)} bytes, and the limit is {limits.max_blob_bytes}"
-            )
+        self._check_size(len(data))
         ref = self._plan.place(data)
         if self._plan.owns(ref):
             self.outgoing[ref] = data
         return self._name(ref)
+
+    def _lazy(self, data: LazyBytes) -> dict[str, Any]:
+        if data.size <= self._plan.limits.inline_payload_bytes:
+            return self._bytes(data.load(self._owner))
+        self._check_size(data.size)
+        ref = self._plan.place_digest(data.sha256, data.size)
+        if self._plan.owns(ref):
+            self.lazy[ref] = data
+        return self._name(ref)
+
+    def _check_size(self, size: int) -> None:
+        if size > (limit := self._plan.limits.max_blob_bytes):
+            raise InvalidRecord(self._owner, f"a payload has {size} bytes, and the limit is {limit}")
 
     def _kept(self, ref: BlobRef) -> dict[str, Any]:
         if not self._plan.allows(ref):
