@@ -46,23 +46,23 @@ from tests.support.scripted import ScriptedUpstream
 LIMITS = RoundLimits(prepare_timeout_s=5, more_time_s=0, commit_timeout_s=20, publish_timeout_s=10, lease_s=60)
 
 
-class JournalCounter(CounterServer):
-    """A counter that writes down what it runs; `holds` hold an event in the middle."""
+class Journaled(ResourcesServer):
+    """In front of a server's class: writes down what it runs; `holds` hold an event in the middle."""
 
     def __init__(self, journal: Journal, **options: Any) -> None:
         super().__init__(**options)
         self.journal = journal
         self.holds: dict[str, Pause] = {}
 
-    async def seed(self, session: ResourcesSession, row: dict[str, Any]) -> None:
+    async def seed(self, session: ResourcesSession, row: dict[str, Any]) -> Any:
         await self._run(f"seed {session.session_id}")
-        await super().seed(session, row)
+        return await super().seed(session, row)
 
     async def call_tool(self, session: ResourcesSession, name: str, arguments: Any) -> Any:
         await self._run(f"tool {session.session_id} {name} {session.revision}")
         return await super().call_tool(session, name, arguments)
 
-    async def verify(self, session: ResourcesSession, row: dict[str, Any]) -> dict[str, Any]:
+    async def verify(self, session: ResourcesSession, row: dict[str, Any]) -> Any:
         await self._run(f"verify {session.session_id}")
         return await super().verify(session, row)
 
@@ -71,6 +71,10 @@ class JournalCounter(CounterServer):
         if event in self.holds:
             await self.holds[event]()
         self.journal.end(event)
+
+
+class JournalCounter(Journaled, CounterServer):
+    """A counter that writes down what it runs."""
 
 
 class WaitingCounter(JournalCounter):
@@ -177,7 +181,7 @@ class World:
 
     def hold(self, point: str) -> Pause:
         """Hold a moment between participants, a model call, or what a tool, seed or verify does."""
-        holds = self.resources.holds if isinstance(self.resources, JournalCounter) else {}
+        holds = self.resources.holds if isinstance(self.resources, Journaled) else {}
         kind, pause = point.partition(" ")[0], Pause()
         places = {"before": self.points, "after": self.points, "model": self.upstream.holds}
         places.get(kind, holds)[point] = pause
@@ -235,7 +239,7 @@ async def world(
     store: Store | None = None,
     journal: Journal | None = None,
     *,
-    counter: type[JournalCounter] = JournalCounter,
+    counter: type[Journaled] = JournalCounter,
     upstream: Any = None,
     make_agent: Make = SimpleAgent,
     scope: Sequence[str] | None = None,
