@@ -19,13 +19,14 @@ from typing import Any, ClassVar, Literal
 import anyio
 import orjson
 
-from store import Life, RawRecord
+from store import Life, RawRecord, ReadBlob, blobs_in, resolve
 
+from .budget import Budget
 from .containment import contained
 from .errors import Code, ParticipantError
-from .exact import check_exact, exact_copy
+from .exact import Exported, check_exact, exact_copy, exact_export
 from .gate import Gate
-from .holder import Held, Holder, in_turns
+from .holder import Held, Holder, in_turns, no_blobs
 from .hooks import each
 from .sessions import ResourcesSession, Sessions, json_copy
 from .tools import ToolError
@@ -34,6 +35,12 @@ from .wire import Blocker, Modes
 SESSION_TTL_S = 14 * 24 * 3600.0
 CLEANUP_TIMEOUT_S = 20.0
 """For closing all sessions that have ended at once; shorter than a control call may take."""
+MAX_SESSION_BYTES = 1 << 30
+MAX_SESSION_TEXT = 64 << 20
+"""Of an export, all that stands in its record itself: half of what the store takes as one."""
+IMPORT_BYTES = 256 << 20
+"""Of payloads that a restore has read and import hooks have not taken yet, so many are in memory at once, or those of
+one session."""
 EXPORT_TIMEOUT_S = 30.0
 """For one session, whichever prepare began it; then its life is a restart."""
 
@@ -48,6 +55,9 @@ class SessionHolder(Holder[Sessions]):
     """`exported`: sessions are exported. `stateless`: they hold nothing. Nothing declared: restart-only."""
     checkpoint_verify: ClassVar[Literal["wait", "replay"]] = "wait"
     """`replay`: verify may run again after a crash and changes nothing, so that a checkpoint need not wait for it."""
+
+    max_session_bytes: int = MAX_SESSION_BYTES
+    """Of bytes in the export of one session; one with more cannot be exported, and its life is a restart."""
 
     def __init__(self, name: str = "main", *, gate: Gate | None = None, session_ttl_s: float = SESSION_TTL_S) -> None:
         """`session_ttl_s` counts time without a call; what is parked or lost in a crash does not count."""
@@ -67,17 +77,18 @@ class SessionHolder(Holder[Sessions]):
         """What the freeze that goes on has still to export."""
         self._importing: dict[str, Sessions] = {}
         self._imported: dict[str, Sessions] = {}
+        self._in_memory = Budget(IMPORT_BYTES)
         self._replaced_imports: dict[str, Sessions] = {}
         """What an earlier restore had imported where the open one has imported something else."""
 
     # What an author may write
 
     async def export_session(self, session: ResourcesSession) -> Any:
-        """The state as JSON; a copy."""
+        """The state as JSON, in which bytes and LazyBytes may stand; a copy."""
         return json_copy(session.state)
 
     async def import_session(self, session: ResourcesSession, exported: Any) -> None:
-        """Set the state from what `export_session` gave. Raise where it is malformed."""
+        """Set the state from what `export_session` gave, LazyBytes read to bytes. Raise where it is malformed."""
         session.state = exported
 
     async def close_session(self, session: ResourcesSession) -> None:
@@ -249,10 +260,7 @@ class SessionHolder(Holder[Sessions]):
             await self._freeze(session)
 
     async def _freeze(self, session: ResourcesSession) -> None:
-        try:
-            session.exported = await self._dump(session)
-        except ParticipantError as error:
-            session.unexportable = error.message
+        session.exported = await self._dump(session)
         self._unfrozen.pop(session, None)
 
     def thaw(self) -> None:
@@ -262,15 +270,30 @@ class SessionHolder(Holder[Sessions]):
             for session in held.state.open.values():
                 session.exported = None
 
-    async def _dump(self, session: ResourcesSession) -> dict[str, Any]:
+    async def _dump(self, session: ResourcesSession) -> dict[str, Any] | None:
+        """Its export; None where there can be none, which makes its life a restart."""
         what = f"the export of session {session.session_id} of {session.life}"
-        with self._translating(what):
-            if self._json:
-                state = session.state
-            else:
-                with anyio.fail_after(EXPORT_TIMEOUT_S):
-                    state = await self.author_hooks.run(what, partial(self.export_session, session))
-            return session.dump(exact_copy(state, "the state" if self._json else "what it gave"), self._now())
+        try:
+            with self._translating(what):
+                return session.dump(await self._export(session, what), self._now())
+        except ParticipantError as error:
+            session.unexportable = error.message
+            return None
+
+    async def _export(self, session: ResourcesSession, what: str) -> Any:
+        if self._json:
+            return exact_copy(session.state, "the state")
+        with anyio.fail_after(EXPORT_TIMEOUT_S):
+            given = await self.author_hooks.run(what, partial(self.export_session, session))
+        exported = exact_export(given, "what it gave")
+        self._check_size(exported, what)
+        return exported.value
+
+    def _check_size(self, exported: Exported, what: str) -> None:
+        limits = ((exported.text_bytes, MAX_SESSION_TEXT), (exported.payload_bytes, self.max_session_bytes))
+        for size, limit in limits:
+            if size > limit:
+                raise ParticipantError(Code.INTERNAL, f"{what} has {size} bytes, and the limit is {limit}")
 
     def check_export(self) -> None:
         """Refuse while a call made inside a waited-for step is changing a session."""
@@ -304,26 +327,38 @@ class SessionHolder(Holder[Sessions]):
         return Sessions(sessions, dict.fromkeys(payload["closed"]))
 
     async def stage(
-        self, scope: Collection[Life], records: AsyncIterator[RawRecord], state: Sequence[Any], *, epoch: int
+        self,
+        scope: Collection[Life],
+        records: AsyncIterator[RawRecord],
+        state: Sequence[Any],
+        *,
+        epoch: int,
+        read_blob: ReadBlob = no_blobs,
     ) -> int:
         """Import every session of the scope beside what is live."""
         self._drop_importing()
-        return await super().stage(scope, records, state, epoch=epoch)
+        return await super().stage(scope, records, state, epoch=epoch, read_blob=read_blob)
 
     async def import_now(self, records: Sequence[RawRecord]) -> None:
         """Import all sessions. Raises `corrupt_checkpoint`, naming the rollout."""
+        has_bytes = False
         async for record in in_turns(records):
+            has_bytes = has_bytes or record.escaped
             sessions = super()._load(record.life, record.parse().payload).state
             self._importing[record.life.rollout_id] = sessions
             for session in sessions.open.values():
                 session.life = record.life
-        if not self._imports_json:
+        if has_bytes or not self._imports_json:
             importing = list(self._importing.values())
             await each([session for sessions in importing for session in sessions.open.values()], self._import)
 
     async def _import(self, session: ResourcesSession) -> None:
+        async with self._in_memory.take(sum([ref.size for ref in blobs_in(session.state)])):
+            await self._import_from(session, await resolve(session.state, self._read_blob))
+
+    async def _import_from(self, session: ResourcesSession, exported: Any) -> None:
         try:
-            await self.author_hooks.run("import_session", partial(self.import_session, session, session.state))
+            await self.author_hooks.run("import_session", partial(self.import_session, session, exported))
             self._check_declared(session, "import_session")
         except Exception as error:
             raise ParticipantError(

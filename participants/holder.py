@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import anyio
 import anyio.lowlevel
 
-from store import CheckpointId, Life, RawRecord, Record
+from store import BlobRef, CheckpointId, Life, RawRecord, ReadBlob, Record
 
 from .data import CallId, Reply, Request
 from .errors import Code, ParticipantError
@@ -39,6 +39,11 @@ Run = Callable[[], Awaitable[Reply]]
 
 STOP_TIMEOUT_S = 10.0
 """How long a newer life waits for the work of the one that it supersedes."""
+
+
+async def no_blobs(ref: BlobRef) -> bytes:
+    """For records without blobs."""
+    raise ParticipantError(Code.CORRUPT_CHECKPOINT, f"a record names blob {ref}, and there are none to be read")
 
 
 class Holder(Reports[State]):
@@ -70,6 +75,8 @@ class Holder(Reports[State]):
         """What an earlier restore had brought where the open one has brought something else."""
         self._restoring: frozenset[str] = frozenset()
         self._settled = anyio.Event()
+        self._read_blob: ReadBlob = no_blobs
+        """Of the checkpoint that is being staged."""
         self.refused = 0
         """Calls of stale lives, counted and otherwise forgotten."""
 
@@ -414,7 +421,13 @@ class Holder(Reports[State]):
     # A restore
 
     async def stage(
-        self, scope: Collection[Life], records: AsyncIterator[RawRecord], state: Sequence[Any], *, epoch: int
+        self,
+        scope: Collection[Life],
+        records: AsyncIterator[RawRecord],
+        state: Sequence[Any],
+        *,
+        epoch: int,
+        read_blob: ReadBlob = no_blobs,
     ) -> int:
         """Keep the scope's records beside what is live; a kind may import them at once."""
         self._staged = {}
@@ -426,7 +439,11 @@ class Holder(Reports[State]):
             self._staged[record.life.rollout_id] = Brought(record, epoch)
             if len(self._staged) % BATCH == 0:
                 await anyio.lowlevel.checkpoint()
-        await self.import_now([staged.record for staged in self._staged.values()])
+        self._read_blob = read_blob
+        try:
+            await self.import_now([staged.record for staged in self._staged.values()])
+        finally:
+            self._read_blob = no_blobs
         return len(self._staged)
 
     def activate(self) -> None:

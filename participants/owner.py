@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequen
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from store import CheckpointId, Life, RawRecord, Record
+from store import CheckpointId, Life, RawRecord, ReadBlob, Record
 
 from .fences import Floor
 from .gate import Gate
@@ -133,11 +133,18 @@ class Owner(Protocol):
         """Whether it pins anything at all."""
 
     async def stage(
-        self, scope: Collection[Life], records: AsyncIterator[RawRecord], state: Sequence[Any], *, epoch: int
+        self,
+        scope: Collection[Life],
+        records: AsyncIterator[RawRecord],
+        state: Sequence[Any],
+        *,
+        epoch: int,
+        read_blob: ReadBlob,
     ) -> int:
         """Read, check and import the scope's records beside what is live; returns how many there were.
 
-        `state` has the own state of every process that wrote the checkpoint, `epoch` is that of the restore.
+        `state` has the own state of every process that wrote the checkpoint, `epoch` is that of the restore, and
+        `read_blob` gives, checked, what large bytes of a record stand for.
         """
 
     def activate(self) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from .cases import Conformance
 from .custody import SESSION_TTL_S, SessionHolder
-from .data import MODE_HEADER, REVISION_HEADER, VERIFY_HEADER, Peer, Reply, Request
+from .data import MODE_HEADER, REVISION_HEADER, VERIFY_HEADER, Peer, Reply, Request, life_path
 from .errors import Code, ParticipantError
 from .exact import exact_copy
 from .gate import Gate, StepMode
@@ -57,6 +57,8 @@ class ResourcesServer(SessionHolder):
         """`session_ttl_s` counts time without a call; what is parked or lost in a crash does not count."""
         super().__init__(name, gate=gate, session_ttl_s=session_ttl_s)
         self.tools: Mapping[str, Tool] = tools_of(type(self))
+        self.mcp_path = ""
+        """Where its tools are served over MCP as well; empty where they are not."""
 
     # What an author writes
 
@@ -84,6 +86,10 @@ class ResourcesServer(SessionHolder):
         """Call another participant, such as a judge, from inside a tool or verify."""
         outer = _outer.get()
         return await peer.call(outer.request(self.role, route, body) if outer else Request(route=route, body=body))
+
+    def tool_schemas(self) -> list[dict[str, Any]]:
+        """The tools as items of `tools` in a Responses request; override it together with `call_tool`."""
+        return [each.schema for each in self.tools.values()]
 
     # Data calls
 
@@ -172,9 +178,17 @@ class ResourcesServer(SessionHolder):
                 await self._first_seed(session, asked)
             self._usable(session)
             session.check_same(asked)
-        named = {"resources_session_id": session_id} if "resources_session_id" in request.body else {}
+        named: dict[str, Any] = {"resources_session_id": session_id} if "resources_session_id" in request.body else {}
+        if named and self.mcp_path:
+            named["resources_tools"] = self._mcp_access(session_id, request)
         headers = {MODE_HEADER: self.checkpoint_mode, VERIFY_HEADER: self.checkpoint_verify}
         return Reply(200, {**named, **session.seed_reply}, headers)
+
+    def _mcp_access(self, session_id: str, request: Request) -> dict[str, Any]:
+        """How a client of MCP calls the session's tools."""
+        path = self.mcp_path if request.life is None else life_path(request.life) + self.mcp_path
+        headers = {SESSION_HEADER: session_id}
+        return {"server_name": self.role, "url_path": path, "transport": "streamable_http", "headers": headers}
 
     async def _first_seed(self, session: ResourcesSession, asked: Seeding) -> None:
         session.state, session.lost = {}, ""
@@ -217,7 +231,7 @@ class ResourcesServer(SessionHolder):
         """A checkpoint may be taken meanwhile, and writes the session as it is now."""
         async with session.lock:
             self._usable(session)
-            if session.frozen is None and self.checkpoint_mode != "restart":
+            if session.frozen is None and self.checkpoint_mode != "restart" and not session.unexportable:
                 session.frozen = await self._dump(session)
         revision = session.revision
         try:

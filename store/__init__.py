@@ -57,6 +57,8 @@ from .records import RawRecord, Record
 from .retention import Candidate, Decision, Retention, decide
 from .root import Store, open_store
 from .secrets import SecretHit, scan
+from .statedoc import ReadBlob
+from .values import blobs_in, resolve
 from .verify import VerifyReport, verify_store
 
 __all__ = [
@@ -121,6 +123,7 @@ __all__ = [
     "PruneReport",
     "Publication",
     "RawRecord",
+    "ReadBlob",
     "Receipt",
     "Record",
     "Ref",
@@ -142,6 +145,7 @@ __all__ = [
     "UnsupportedStore",
     "UnsupportedVersion",
     "VerifyReport",
+    "blobs_in",
     "claim",
     "copy_checkpoint",
     "create_once",
@@ -156,6 +160,7 @@ __all__ = [
     "prune",
     "published",
     "refuse_if_alive",
+    "resolve",
     "scan",
     "survey",
     "verify_store",

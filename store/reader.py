@@ -38,7 +38,7 @@ from .opened import (
 )
 from .records import RawRecord, Record
 from .root import Store
-from .statedoc import StateValue, decode_state
+from .statedoc import ReadBlob, StateValue, decode_state
 from .tasks import map_bounded, open_group
 from .unpack import as_it_is, check_piece, parse, unpack_run
 from .values import resolve
@@ -271,6 +271,17 @@ class Checkpoint:
         if await anyio.to_thread.run_sync(sha256, data) != ref.sha256:
             raise CorruptCheckpoint(ref.key, "its content does not match its digest")
         return data
+
+    def blob_reader(self, processes: Iterable[Process]) -> ReadBlob:
+        """`read_blob` for what the indexes of some processes name; whoever asks for another blob has damage."""
+        named = {ref for process in processes for ref in process.blobs}
+
+        async def read(ref: BlobRef) -> bytes:
+            if ref not in named:
+                raise CorruptCheckpoint(f"checkpoint {self.ref.checkpoint}", f"it names blob {ref}, and no index does")
+            return await self.read_blob(ref)
+
+        return read
 
     async def state(self) -> StateValue:
         """The controller's own state."""
