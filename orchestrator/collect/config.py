@@ -22,8 +22,9 @@ from participants.serving.settings import (
     Table,
     problem_of,
 )
+from store import InvalidName, ProcessName
 
-from ..deployment.config import FleetTable, check_roles
+from ..deployment.config import MAIN_MODEL, FleetTable, check_roles
 
 
 class OtherRun(ConfigError):
@@ -182,23 +183,48 @@ class Participants(Table):
 
     run: RunTable | None = None
     model: ModelSettings
+    models: dict[str, ModelSettings] = Field(default_factory=dict)
+    """`[models.<name>]`: further model servers, which resources servers may ask, such as a judge."""
     agent: AgentTable = AgentTable()
     resources: dict[str, ResourcesTable]
     checkpoint: CheckpointTable = CheckpointTable()
     capture: CaptureTable | None = None
     fleet: FleetTable | None = None
 
+    @field_validator("models")
+    @classmethod
+    def _are_further(cls, models: dict[str, ModelSettings]) -> dict[str, ModelSettings]:
+        for name, settings in models.items():
+            if f"model.{name}" == MAIN_MODEL:
+                raise ValueError(f"{MAIN_MODEL} is the one of [model]; name this one otherwise")
+            _check_name(name)
+            if own := sorted({"dialect", "parameters"} & settings.model_fields_set):
+                raise ValueError(f"{name}: {' and '.join(own)} are said by who asks it, as options of its server")
+        return models
+
     @model_validator(mode="after")
     def _has_roles(self) -> Self:
         if self.fleet is not None:
-            check_roles(self.fleet, self.resources)
+            check_roles(self.fleet, self.resources, self.models)
         return self
+
+    @property
+    def endpoints(self) -> dict[str, ModelSettings]:
+        """Of every model server, by role, the policy's first."""
+        return {MAIN_MODEL: self.model, **{f"model.{name}": each for name, each in sorted(self.models.items())}}
 
 
 class Config(Participants):
     """The whole file."""
 
     run: RunTable
+
+
+def _check_name(name: str) -> None:
+    try:
+        ProcessName("model", name, "w0")
+    except InvalidName as error:
+        raise ValueError(str(error)) from error
 
 
 def load_config(path: str | os.PathLike[str]) -> Config:

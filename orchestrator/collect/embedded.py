@@ -1,9 +1,10 @@
 """The embedded participants of a run: all four kinds in the controller's own process, which share its fate."""
 
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import anyio
@@ -26,15 +27,19 @@ from participants import (
     Result,
     Upstream,
 )
-from participants.serving import Endpoint, Tell, find_class, make_agent, make_model_server, make_resources
+from participants.serving import Endpoint, find_class, make_agent, make_model_server, make_resources
 from participants.work import joined
 from store import Life, Store, StoreError
 
+from ..deployment.config import MAIN_MODEL
 from ..fleet import Fleet, discover
 from ..links import LocalLink
 from .config import Config, ResourcesTable
 from .saved import Work
 from .world import Lost, failure_of_dispatch, never_lost
+
+TellOf = Callable[[str, str], None]
+"""Is told of an endpoint: its base URL, and what there is to say."""
 
 
 @dataclass(slots=True)
@@ -46,12 +51,14 @@ class EmbeddedWorld:
     agent: Agent
     resources: dict[str, ResourcesServer]
     fleet: Fleet | None
+    further: Sequence[ModelServer] = ()
+    """The model servers of `[models]`, which resources servers ask."""
     notice_s: float = 0.0
 
     @property
     def holders(self) -> list[Holder[Any]]:
         """All of them."""
-        return [self.environment, self.agent, self.model, *self.resources.values()]
+        return [self.environment, self.agent, self.model, *self.further, *self.resources.values()]
 
     async def dispatch(self, rows: Mapping[Life, Mapping[str, Any]]) -> dict[Life, dict[str, Any]]:
         """One after the other."""
@@ -122,10 +129,10 @@ class EmbeddedWorld:
 
 @dataclass(slots=True)
 class ModelToCome:
-    """The model as the peer of an agent and of resources servers, which are made before it."""
+    """A model as the peer of an agent and of resources servers, which are made before it."""
 
+    role: str
     server: ModelServer | None = None
-    role: str = "model.main"
 
     async def call(self, request: Request) -> Reply:
         """Make one call; nobody does before everything runs."""
@@ -137,10 +144,11 @@ class ModelToCome:
 class Parts:
     """Participants that are made and do not run: whatever a configuration has wrong has shown by now."""
 
-    upstream: Upstream
+    upstreams: dict[str, Upstream]
+    """Of each model server, by its role."""
+    models: dict[str, ModelToCome]
     resources: dict[str, ResourcesServer]
     unclosed: list[ResourcesServer]
-    model: ModelToCome = field(default_factory=ModelToCome)
     agent: Agent = field(init=False)
 
     async def aclose(self) -> None:
@@ -152,36 +160,51 @@ class Parts:
 
 @asynccontextmanager
 async def make_parts(
-    config: Config, upstream: Upstream | None = None, tell: Tell = lambda message: None
+    config: Config, upstream: Upstream | None = None, tell: TellOf = lambda base_url, message: None
 ) -> AsyncIterator[Parts]:
-    """Make the participants that a configuration names. Raises ConfigError."""
+    """Make the participants that a configuration names; `upstream` is the policy's. Raises ConfigError."""
     async with AsyncExitStack() as stack:
-        if upstream is None:
-            upstream = await stack.enter_async_context(Endpoint(config.model, tell))
-        model = ModelToCome()
-        resources = await anyio.to_thread.run_sync(_load_all, config, model)  # importing reads files
-        parts = Parts(upstream, resources, list(resources.values()), model)
+        upstreams: dict[str, Upstream] = {MAIN_MODEL: upstream} if upstream is not None else {}
+        for role, settings in config.endpoints.items():
+            if role not in upstreams:
+                endpoint = Endpoint(settings, partial(tell, settings.base_url))
+                upstreams[role] = await stack.enter_async_context(endpoint)
+        models = {role: ModelToCome(role) for role in config.endpoints}
+        resources = await anyio.to_thread.run_sync(_load_all, config, models)  # importing reads files
+        parts = Parts(upstreams, models, resources, list(resources.values()))
         stack.push_async_callback(parts.aclose)
-        parts.agent = await anyio.to_thread.run_sync(_load_agent, config, model, resources)
+        parts.agent = await anyio.to_thread.run_sync(_load_agent, config, models[MAIN_MODEL], resources)
         yield parts
 
 
 @asynccontextmanager
 async def run_world(config: Config, parts: Parts, store: Store | None) -> AsyncIterator[EmbeddedWorld]:
     """Run the participants; at the end their servers are closed."""
-    folder = config.capture.folder if config.capture else None
-    cuts = config.model.cuts and store is not None
-    model = make_model_server(config.model, parts.upstream, ledger_folder=folder, cuts=cuts)
-    parts.model.server = model
+    model, *further = _run_models(config, parts, store)
     peers, agent = _peers(parts.resources), parts.agent
     environment = EnvironmentServer(LocalPeer(agent), peers)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(parts.aclose)
         await stack.enter_async_context(agent.run())
         await stack.enter_async_context(environment.run())
-        holders: list[Holder[Any]] = [environment, model, agent, *parts.resources.values()]
-        fleet = await _control(stack, holders, store) if store else None
-        yield EmbeddedWorld(environment, model, agent, parts.resources, fleet)
+        world = EmbeddedWorld(environment, model, agent, parts.resources, None, further)
+        world.fleet = await _control(stack, world.holders, store) if store else None
+        yield world
+
+
+def _run_models(config: Config, parts: Parts, store: Store | None) -> Iterator[ModelServer]:
+    """The policy first. It alone is captured: what a judge says is no training data of the policy."""
+    for role, settings in config.endpoints.items():
+        captured = config.capture if role == MAIN_MODEL else None
+        server = make_model_server(
+            settings,
+            parts.upstreams[role],
+            name=role.partition(".")[2],
+            ledger_folder=captured.folder if captured else None,
+            cuts=settings.cuts and store is not None,
+        )
+        parts.models[role].server = server
+        yield server
 
 
 class EmbeddedWorlds:
@@ -214,9 +237,11 @@ class EmbeddedWorlds:
         """They end with the process."""
 
     async def watch_endpoint(self) -> None:
-        """Where it is the configuration's own."""
-        if isinstance(self._parts.upstream, Endpoint):
-            await self._parts.upstream.watch()
+        """Each that is the configuration's own."""
+        async with anyio.create_task_group() as group:
+            for upstream in self._parts.upstreams.values():
+                if isinstance(upstream, Endpoint):
+                    group.start_soon(upstream.watch)
 
 
 @asynccontextmanager
@@ -238,8 +263,8 @@ def _declares_mode(server: type[ResourcesServer]) -> bool:
     return any("checkpoint_mode" in vars(one) for one in own) or server.checkpoint_mode != "restart"
 
 
-def _load_all(config: Config, model: Peer) -> dict[str, ResourcesServer]:
-    return {f"resources.{name}": _load(name, table, model) for name, table in config.resources.items()}
+def _load_all(config: Config, models: Mapping[str, Peer]) -> dict[str, ResourcesServer]:
+    return {f"resources.{name}": _load(name, table, models) for name, table in config.resources.items()}
 
 
 def _load_agent(config: Config, model: Peer, resources: Mapping[str, ResourcesServer]) -> Agent:
@@ -252,7 +277,7 @@ def _peers(resources: Mapping[str, ResourcesServer]) -> dict[str, Peer]:
     return {role: LocalPeer(server) for role, server in resources.items()}
 
 
-def _load(name: str, table: ResourcesTable, model: Peer) -> ResourcesServer:
+def _load(name: str, table: ResourcesTable, models: Mapping[str, Peer]) -> ResourcesServer:
     role = f"resources.{name}"
     found = find_class(role, table.server, ResourcesServer)
-    return make_resources(role, table.server, found, table.options, name, {model.role: model})
+    return make_resources(role, table.server, found, table.options, name, models)

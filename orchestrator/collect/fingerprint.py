@@ -26,6 +26,7 @@ def fingerprint(config: Config, rollouts: Sequence[Rollout]) -> dict[str, str]:
         "parameters": _digest(config.model.parameters),
         "agent": _agent(config.agent),
     }
+    fields |= {f"models.{name}": settings.model for name, settings in sorted(config.models.items())}
     for role, server in sorted(config.fleet.servers.items()) if config.fleet else ():
         if server.server is not None:  # Of all that the table says, only this changes what the run means.
             fields[role] = _digest({"server": server.server, "code": _code_digest(role, server.server)})

@@ -113,15 +113,15 @@ async def _make_worlds(
 ) -> Worlds:
     """Whatever the configuration has wrong shows here, as far as it can without the servers."""
     if config.fleet is None:
-        parts = make_parts(config, upstream, partial(_tell_endpoint, config, emit))
+        parts = make_parts(config, upstream, partial(_tell_endpoint, emit))
         return EmbeddedWorlds(config, await stack.enter_async_context(parts))
     path = options.file.resolve().parent if options.file is not None else None
     beats_s = 3 * config.checkpoint.liveness_beat_s if options.take_over else 0.0
     return ServedWorlds(config, config.fleet, emit, path=path, patience_s=_close_s(config) + beats_s)
 
 
-def _tell_endpoint(config: Config, emit: Emit, message: str) -> None:
-    emit("endpoint", {"base_url": config.model.base_url, "message": message})
+def _tell_endpoint(emit: Emit, base_url: str, message: str) -> None:
+    emit("endpoint", {"base_url": base_url, "message": message})
 
 
 async def _open_storage(

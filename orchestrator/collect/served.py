@@ -22,6 +22,7 @@ from store import Life
 from store.tasks import open_group
 
 from ..coordination import retire
+from ..deployment.config import MAIN_MODEL
 from ..errors import ControlFailed
 from ..fleet import CALL_TIMEOUT_S, Fleet, Member
 from .losses import NOTICE_S, Gone, Losses
@@ -106,8 +107,9 @@ class ServedWorld:
             await self._send(member, partial(Release, lives=tuple(own)), Done)
 
         async with open_group() as group:
-            for kind in ("environment", "agent", "model"):
-                group.start_soon(self._to_owners, self._now().of_kind(kind), lives, tell)
+            for kind, name in {(m.kind, m.capabilities.name) for m in self._now().members if m.kind != "resources"}:
+                workers = [m for m in self._now().of_kind(kind) if m.capabilities.name == name]
+                group.start_soon(self._to_owners, workers, lives, tell)
             for member in self._now().of_kind("resources") if lives else ():
                 group.start_soon(tell, member, lives)
 
@@ -130,7 +132,7 @@ class ServedWorld:
         return await self._work(tuple(rollout_ids))
 
     async def work(self) -> dict[str, Work]:
-        """From all but the resources servers."""
+        """From all that work for the policy: no resources servers, nor models that those ask."""
         return await self._work(None)
 
     async def _work(self, rollouts: tuple[str, ...] | None) -> dict[str, Work]:
@@ -140,7 +142,7 @@ class ServedWorld:
             with suppress(ControlFailed):  # As of a record that is malformed: its dispatch says what is wrong with it.
                 answers.append((member.kind, await self._send(member, partial(AskWork, rollouts=rollouts), Worked)))
 
-        await self._to_all([member for member in self._now().members if member.kind != "resources"], ask)
+        await self._to_all([m for m in self._now().members if m.kind in ("environment", "agent") or _is_policy(m)], ask)
         return {rollout_id: Work(*count) for rollout_id, count in joined(answers).items()}
 
     async def blocking(self) -> list[Life]:
@@ -214,6 +216,10 @@ def _passes(failure: BaseException | str) -> bool:
     if isinstance(failure, ParticipantError):
         return failure.code in OF_A_LOSS | PASSING
     return isinstance(failure, ConnectionError | TimeoutError)
+
+
+def _is_policy(member: Member) -> bool:
+    return f"{member.kind}.{member.capabilities.name}" == MAIN_MODEL
 
 
 def _result(finished: Finished) -> Result:

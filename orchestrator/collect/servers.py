@@ -11,8 +11,9 @@ A worker that dies alone is started again by its own server. Nothing is brought 
 `max_restarts` times in a row without a row in between, the run ends, and the same command continues it.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +84,7 @@ class ServedWorlds:
         self._emit = emit
         self._patience_s = patience_s
         self._deployment = deployment or Deployment(config, table, path=path, tell=tell)
-        self._endpoint = None if table.mode == "attach" else Endpoint(config.model, self._tell_endpoint)
-        self._base_url = config.model.base_url
+        self._endpoints = [] if table.mode == "attach" else list(self._make_endpoints(config))
         self._client: httpx.AsyncClient | None = None
         self._run_id = ""
         self._in_row, self._rows = 0, 0
@@ -92,8 +92,12 @@ class ServedWorlds:
     def __repr__(self) -> str:
         return f"<ServedWorlds {self._table.mode} {self._deployment.folder}>"
 
-    def _tell_endpoint(self, message: str) -> None:
-        self._emit("endpoint", {"base_url": self._base_url, "message": message})
+    def _make_endpoints(self, config: Config) -> Iterator[Endpoint]:
+        def tell(base_url: str, message: str) -> None:
+            self._emit("endpoint", {"base_url": base_url, "message": message})
+
+        for settings in config.endpoints.values():
+            yield Endpoint(settings, partial(tell, settings.base_url))
 
     async def look(self) -> None:
         """What is attached to must answer. Raises DeploymentError."""
@@ -199,7 +203,11 @@ class ServedWorlds:
         self._deployment.kill_at_once()
 
     async def watch_endpoint(self) -> None:
-        """Look whether it answers; what waits there the model servers know."""
-        if self._endpoint is not None:
-            async with self._endpoint:
-                await self._endpoint.watch()
+        """Look whether each answers; what waits there the model servers know."""
+        async with anyio.create_task_group() as group:
+            for endpoint in self._endpoints:
+                group.start_soon(self._watch, endpoint)
+
+    async def _watch(self, endpoint: Endpoint) -> None:
+        async with endpoint:
+            await endpoint.watch()

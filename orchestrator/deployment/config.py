@@ -14,8 +14,10 @@ from participants.serving.settings import Seconds, Table
 from participants.serving.spec import MAX_WORKERS, split_address
 
 Mode = Literal["start", "attach", "adopt"]
-ROLES = ("environment.main", "agent.main", "model.main")
-"""Those of every fleet; beside them there is a `resources.<name>` for each table `[resources.<name>]`."""
+MAIN_MODEL = "model.main"
+"""The policy; every other model server is there to be asked by resources servers."""
+ROLES = ("environment.main", "agent.main", MAIN_MODEL)
+"""Those of every fleet; `[resources.<name>]` adds `resources.<name>`, and `[models.<name>]` adds `model.<name>`."""
 ANY_PORT = "127.0.0.1:0"
 
 
@@ -103,10 +105,11 @@ class FleetTable(Table):
     def _are_roles(cls, servers: Mapping[str, ServerTable]) -> Mapping[str, ServerTable]:
         for role, table in servers.items():
             kind, dot, name = role.partition(".")
-            if role not in ROLES and (kind != "resources" or not dot or not name):
-                raise ValueError(f'there is no role "{role}"; there are {", ".join(ROLES)} and resources.<name>')
+            if role not in ROLES and (kind not in ("resources", "model") or not dot or not name):
+                others = "resources.<name> and model.<name>"
+                raise ValueError(f'there is no role "{role}"; there are {", ".join(ROLES)}, {others}')
             if table.server is not None and kind != "environment":
-                where = role if kind == "resources" else kind
+                where = kind if role in ROLES else f"models.{name}" if kind == "model" else role
                 raise ValueError(f'"{role}": what it serves stands in [{where}]; remove its server here')
         return servers
 
@@ -126,10 +129,12 @@ class FleetTable(Table):
         return self.servers.get(role, ServerTable())
 
 
-def check_roles(table: FleetTable, resources: Collection[str]) -> None:
-    """Refuse servers of resources that the file does not have. Raises ValueError."""
+def check_roles(table: FleetTable, resources: Collection[str], models: Collection[str]) -> None:
+    """Refuse servers of resources and further models that the file does not have. Raises ValueError."""
+    tables = {"resources": ("resources", resources), "model": ("models", models)}
     for role in table.servers:
         kind, _, name = role.partition(".")
-        if kind == "resources" and name not in resources:
-            there = ", ".join(f"resources.{one}" for one in sorted(resources)) or "none"
-            raise ValueError(f'fleet.servers."{role}": there is no table [{role}]; there are {there}')
+        where, names = tables.get(kind, ("", ()))
+        if where and role not in ROLES and name not in names:
+            there = ", ".join(f"{where}.{one}" for one in sorted(names)) or "none"
+            raise ValueError(f'fleet.servers."{role}": there is no table [{where}.{name}]; there are {there}')

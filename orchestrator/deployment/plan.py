@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from participants.serving.spec import ServerSpec, parse_spec, split_address
 
-from .config import ROLES, FleetTable
+from .config import MAIN_MODEL, ROLES, FleetTable
 from .state import FleetState
 
 if TYPE_CHECKING:
@@ -22,17 +22,17 @@ _PART = 0.8
 
 def roles_of(config: "Participants") -> list[str]:
     """Every server of a fleet: a server comes behind those that it calls."""
-    environment, agent, model = ROLES
-    return [model, *(f"resources.{name}" for name in sorted(config.resources)), agent, environment]
+    environment, agent, _ = ROLES
+    return [*config.endpoints, *(f"resources.{name}" for name in sorted(config.resources)), agent, environment]
 
 
 def peers_of(role: str, urls: Mapping[str, str]) -> dict[str, str]:
-    """The servers that a role calls; those of resources may call the model, and few do."""
+    """The servers that a role calls; those of resources may call each model, and few do."""
     environment, agent, model = ROLES
-    if role == model:
+    if role.startswith("model."):
         return {}
     if role.startswith("resources."):
-        return {model: urls[model]}
+        return {other: url for other, url in urls.items() if other.startswith("model.")}
     called = {environment: agent, agent: model}[role]
     return {other: url for other, url in urls.items() if other == called or other.startswith("resources.")}
 
@@ -60,17 +60,19 @@ def spec_of(
         "shutdown_s": table.shutdown_s * _PART,
         "path": path,
     }
-    return parse_spec(facts | _own(config, kind, name), role)
+    return parse_spec(facts | _own(config, role), role)
 
 
-def _own(config: "Participants", kind: str, name: str) -> dict[str, Any]:
+def _own(config: "Participants", role: str) -> dict[str, Any]:
     """What only servers of this kind have."""
+    kind, _, name = role.partition(".")
     match kind:
         case "resources":
             found = config.resources[name]
             return {"server": found.server, "options": found.options}
         case "model":
-            return {"model": config.model, "capture": config.capture and config.capture.folder}
+            captured = config.capture if role == MAIN_MODEL else None
+            return {"model": config.endpoints[role], "capture": captured.folder if captured else None}
         case "agent":
             agent = config.agent
             return {"server": agent.server, "options": agent.arguments, "dialect": config.model.dialect}

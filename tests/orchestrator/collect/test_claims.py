@@ -8,7 +8,7 @@ import anyio.to_thread
 import pytest
 
 from orchestrator.collect import Collector, Config, Line, Options, RunLedger, Segments, load_rollouts, open_world
-from orchestrator.collect.embedded import EmbeddedWorlds, Parts
+from orchestrator.collect.embedded import EmbeddedWorlds, ModelToCome, Parts
 from orchestrator.collect.epoch import Run, finish
 from orchestrator.collect.segments import Header, Writer, open_segments
 from orchestrator.collect.start import Wishes, seal_and_read
@@ -79,7 +79,9 @@ async def test_a_collector_that_was_taken_over_merges_nothing(tmp_path: Path, st
     async with claim(store) as controller:
         writer = Writer(segments, controller.epoch)
         await writer.append([row(rollout.rollout_id, 1) for rollout in rollouts])
-        worlds = EmbeddedWorlds(config, Parts(OneTool(), {}, []))
+        worlds = EmbeddedWorlds(
+            config, Parts({"model.main": OneTool()}, {"model.main": ModelToCome("model.main")}, {}, [])
+        )
         begun_run = Run(config, Options(), lambda *_: None, rollouts, {}, segments, worlds, store, controller)
         async with claim(store, take_over=True):
             with pytest.raises(Fenced):

@@ -34,7 +34,7 @@ def write(folder: Path, config: str = CONFIG, rows: str = '{"a": 1}\n{"a": 2}\n{
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("[run]", "colour = 1\n[run]", r"colour: there is no such key; there are run, model, agent, resources, "),
+        ("[run]", "colour = 1\n[run]", r"colour: there is no such key; there are run, model, models, agent, "),
         ("[model]", "colour = 1\n[model]", r"run\.colour: there is no such key; there are input, task_set, output, "),
         ("[model]", "[model]\nmodle = 'x'", r"model\.modle: .*there are base_url, model, "),
         ("[model]", "[capture]\nfolder = 'x'\nurl = 'y'\n[model]", r"capture\.url: .*there are folder$"),
