@@ -73,7 +73,7 @@ def _checked(value: Any, what: str, allowed: frozenset[type], default: Callable[
     for _ in range(SPARE_DEPTH):
         wrapped = [wrapped]
     try:
-        data = orjson.dumps(wrapped, default)[SPARE_DEPTH:-SPARE_DEPTH]
+        data = orjson.dumps(wrapped, default, orjson.OPT_PASSTHROUGH_DATACLASS)[SPARE_DEPTH:-SPARE_DEPTH]
     except TypeError as error:
         place = _place(value, allowed)
         raise _refusal(what, place, None if place else error) from error
