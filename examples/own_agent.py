@@ -1,82 +1,45 @@
-"""An agent of one's own: it drafts, has its draft counted by a tool, and says the final word; exactly continuable."""
+"""An agent of one's own: it has the model plan in words, act, and looks at the outcome itself."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-import anyio
-
-from midflight import (
-    Agent,
-    Final,
-    Held,
-    Life,
-    LocalPeer,
-    Next,
-    Reply,
-    Request,
-    ResourcesServer,
-    ResourcesSession,
-    Session,
-    StepContext,
-    tool,
-)
+from midflight import Agent, Final, Held, Next, Session, StepContext
 
 
-class Drafting(Agent):
-    """Asks for a draft, has its words counted, and shortens it until it is short enough."""
+class Planner(Agent):
+    """Plans, works the plan off with tools, and ends with a look of its own at what came of it."""
+
+    def __init__(self, *args: Any, plan_tokens: int = 32, **rest: Any) -> None:
+        """`plan_tokens` is an option in run.toml; everything else belongs to every agent."""
+        super().__init__(*args, **rest)
+        self.plan_tokens = plan_tokens
 
     async def start(self, held: Held[Session], body: Mapping[str, Any]) -> Any:
         """The first state: plain JSON, and everything that the steps need."""
-        return {"asked": body["input"], "draft": None, "words": None, "tries_left": 5}
+        return {"asked": body["input"], "tools": body["tools"], "plan": None, "did": [], "calls": [], "over": False}
 
     async def step(self, context: StepContext, state: Any) -> Next | Final:
         """One call at most, then a boundary: a new state, never the old one changed."""
-        if state["draft"] is None:
-            reply = await context.model("/v1/responses", {"input": state["asked"]})
-            return Next({**state, "draft": reply.body["text"]})
-        if state["words"] is None:
-            reply = await context.tool("count_words", {"text": state["draft"]})
-            return Next({**state, "words": reply.body})
-        if state["words"] > 3 and state["tries_left"]:
-            asked = f"{state['words']} words are too many: {state['draft']}"
-            return Next({"asked": asked, "draft": None, "words": None, "tries_left": state["tries_left"] - 1})
-        return Final({"output": [], "text": state["draft"]})
+        if state["plan"] is None:
+            body = {"input": state["asked"], "instructions": "Plan.", "max_output_tokens": self.plan_tokens}
+            [said] = (await context.model("/v1/responses", body)).body["output"]
+            return Next({**state, "plan": said["content"][0]["text"]})
+        if state["calls"]:
+            call, *calls = state["calls"]
+            reply = await context.tool(call["name"], json.loads(call["arguments"]))
+            output = {"type": "function_call_output", "call_id": call["call_id"], "output": json.dumps(reply.body)}
+            return Next({**state, "did": [*state["did"], output], "calls": calls})
+        if not state["over"]:
+            body = {"input": [*state["asked"], *state["did"]], "tools": state["tools"], "instructions": state["plan"]}
+            said = (await context.model("/v1/responses", body)).body["output"]
+            calls = [item for item in said if item["type"] == "function_call"]
+            return Next({**state, "did": [*state["did"], *said], "calls": calls, "over": not calls})
+        found = await context.tool("get_counter_value", {})
+        return Final({"output": state["did"], "plan": state["plan"], "found": found.body["count"]})
 
 
-class Words(ResourcesServer):
-    """Counts words."""
+if __name__ == "__main__":  # Over examples/own_agent.toml: killed in the middle, and continued.
+    import collect_and_kill
 
-    checkpoint_mode = "stateless"
-
-    @tool
-    async def count_words(self, session: ResourcesSession, text: str) -> int:
-        """How many words a text has."""
-        return len(text.split())
-
-    async def verify(self, session: ResourcesSession, row: dict[str, Any]) -> dict[str, Any]:
-        """1.0 for at most three words."""
-        return {"reward": float(len(row["response"]["text"].split()) <= 3)}
-
-
-class Shortener:
-    """Stands for a policy model: repeats all but the last word of what it is asked."""
-
-    role = "model.main"
-
-    async def call(self, request: Request) -> Reply:
-        """One generation."""
-        said = request.body["input"].rpartition(": ")[2].split()
-        return Reply(200, {"text": " ".join(said[:-1])})
-
-
-async def main() -> None:
-    """Run one episode over the agent's own /run."""
-    words = Words()
-    agent = Drafting(Shortener(), {words.role: LocalPeer(words)})
-    row = {"responses_create_params": {"input": "say: one two three four five"}}
-    reply = await agent.handle(Request(route="/run", body=row, life=Life("r0", 1, 0, 0)))
-    print(reply.body["response"]["text"], reply.body["reward"])
-
-
-if __name__ == "__main__":
-    anyio.run(main)
+    collect_and_kill.main("own_agent.toml")
