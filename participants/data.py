@@ -112,6 +112,11 @@ def on_the_wire(life: Life) -> Life | None:
     return None if isinstance(life, Uncaptured) else life
 
 
+def life_path(life: Life) -> str:
+    """The path prefix of clients that cannot set headers."""
+    return f"/rollouts/{life.rollout_id}/{life.epoch}.{life.attempt}.{life.n}"
+
+
 def digest_of(route: str, body: Any) -> str:
     """sha256 over route and body, keys sorted."""
     return hashlib.sha256(route.encode() + b"\n" + orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()

@@ -91,6 +91,12 @@ class ResourcesServer(SessionHolder):
         """The tools as items of `tools` in a Responses request; override it together with `call_tool`."""
         return [each.schema for each in self.tools.values()]
 
+    async def ask_owner(self, key: str, route: str, body: Any) -> Reply:
+        """Call the worker of this server that owns a key, this one included, from inside a tool or verify."""
+        outer = _outer.get()
+        request = outer.request(self.role, route, body) if outer else Request(route=route, body=body)
+        return await (self.siblings.ask(key, request) if self.siblings else self.handle(request))
+
     # Data calls
 
     async def handle(self, request: Request) -> Reply:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from .data import CallId, Request
 
-RESERVED = frozenset({"seed_session", "close_session", "verify", "aggregate_metrics", "run"})
+RESERVED = frozenset({"seed_session", "close_session", "verify", "aggregate_metrics", "run", "mcp"})
 """Routes that no tool may take."""
 _MARK = "_midflight_tool"
 

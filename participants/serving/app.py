@@ -4,6 +4,7 @@
 /ledger/v1/...                         the capture ledger of a model server, where there is a token; else the same
 /midflight/v1/workers                  the private URL of each worker, in order
 /midflight/v1/channel                  many data calls over one connection
+/mcp                                   the tools of a resources server over MCP
 /  /health  /healthz  /livez           200 while the process answers
 /readyz                                200 while every worker serves, else 503
 GET of anything but /v1/models         404
@@ -25,6 +26,7 @@ from ..data_http import HEALTH_ROUTES, Served, data_app
 from ..errors import Code, ParticipantError
 from ..ledger import Ledger
 from ..ledger.http import LEDGER_PREFIX, ledger_app
+from ..mcp_http import MCP_PATH
 from ..model import MODELS
 from ..peer import ERROR_HEADER
 from ..plane import ControlPlane
@@ -45,6 +47,7 @@ def worker_app(
     number: int,
     control: tuple[ControlPlane, str] | None,
     ledger: Ledger | None = None,
+    mcp: ASGIApp | None = None,
 ) -> Starlette:
     """The app. `about` goes into the health document; `control` is the control plane with its token."""
     routes: list[BaseRoute] = []
@@ -61,6 +64,8 @@ def worker_app(
     data = data_app(handler)
     if handler.role.startswith("model."):
         routes += [Route(path, data, methods=["GET"]) for path in (MODELS, f"{LIFE_PATHS}{MODELS}")]
+    if mcp is not None:
+        routes += [Route(path, mcp) for path in (MCP_PATH, f"{LIFE_PATHS}{MCP_PATH}")]
     routes.append(Route("/{path:path}", _missing(f"{handler.role} serves nothing there for GET"), methods=["GET"]))
     return Starlette(routes=[*routes, Mount("/", data)])
 

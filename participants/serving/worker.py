@@ -22,8 +22,10 @@ from store import Store, open_store
 from ..channels import UVICORN_OPTIONS, Channels
 from ..data_http import Served
 from ..forwarding import Forwarding
+from ..mcp_http import MCP_PATH, McpTools, mcp_installed
 from ..model import ModelServer
 from ..plane import ControlPlane
+from ..resources import ResourcesServer
 from .app import about_of, worker_app
 from .board import Board, Stage
 from .holders import Participant, open_holder
@@ -98,10 +100,31 @@ async def _opened(spec: ServerSpec, seat: Seat, board: Board) -> AsyncIterator[t
         served: Served = Forwarding(holder, seat.number, seat.urls, channels) if len(seat.urls) > 1 else holder
         about = about_of(spec, seat.process, os.getpid(), incarnation)
         ledger = holder.capture.ledger if isinstance(holder, ModelServer) else None
+        mcp = await stack.enter_async_context(_mcp(holder, served))
         app = worker_app(
-            served, about=about, urls=seat.urls, board=board, number=seat.number, control=control, ledger=ledger
+            served,
+            about=about,
+            urls=seat.urls,
+            board=board,
+            number=seat.number,
+            control=control,
+            ledger=ledger,
+            mcp=mcp,
         )
         yield app, incarnation
+
+
+@asynccontextmanager
+async def _mcp(holder: Participant, served: Served) -> AsyncIterator[McpTools | None]:
+    """The tools of a resources server over MCP."""
+    if not isinstance(holder, ResourcesServer):
+        yield None
+        return
+    if mcp_installed():
+        holder.mcp_path = MCP_PATH
+    async with anyio.create_task_group() as group:
+        yield McpTools(served, holder.tool_schemas, group)
+        group.cancel_scope.cancel()
 
 
 def _plane(spec: ServerSpec, seat: Seat, holder: Participant, store: Store | None) -> ControlPlane:
