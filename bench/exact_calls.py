@@ -217,6 +217,6 @@ async def restore(server: ModelServer, records: Iterable[RawRecord]) -> None:
         for record in every:
             yield record
 
-    await server.stage({record.life for record in every}, each(), [], epoch=2)
+    await server.stage({record.life for record in every}, each(), epoch=2)
     server.activate()
     server.settle()

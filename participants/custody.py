@@ -330,14 +330,13 @@ class SessionHolder(Holder[Sessions]):
         self,
         scope: Collection[Life],
         records: AsyncIterator[RawRecord],
-        state: Sequence[Any],
         *,
         epoch: int,
         read_blob: ReadBlob = no_blobs,
     ) -> int:
         """Import every session of the scope beside what is live."""
         self._drop_importing()
-        return await super().stage(scope, records, state, epoch=epoch, read_blob=read_blob)
+        return await super().stage(scope, records, epoch=epoch, read_blob=read_blob)
 
     async def import_now(self, records: Sequence[RawRecord]) -> None:
         """Import all sessions. Raises `corrupt_checkpoint`, naming the rollout."""

@@ -91,6 +91,11 @@ class Fences:
             if other is not None and position(life) <= position(other):
                 raise ParticipantError(Code.STALE_LIFE, f"{life} is {what} {other}", {"by": str(other)})
 
+    def check_not_ended(self, life: Life) -> None:
+        """Refuse a life that is known to be over, whoever owns its rollout. Raises `stale_life`."""
+        if life != self._current.get(life.rollout_id):
+            self.check_not_stale(life)
+
     def fence(self, life: Life) -> bool:
         """End a life for good, known or not; True where it was the current one."""
         at = life.epoch, life.n

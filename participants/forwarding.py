@@ -16,6 +16,7 @@ from .data import Peer, Reply, Request
 from .data_http import Served, ends_with_client
 from .errors import Code, ParticipantError
 from .routing import NamesItsKey, Place, routing_key
+from .siblings import HasSiblings
 
 FORWARDED_HEADER = "x-midflight-forwarded"
 """On a call that was handed on, with the number of the worker that did it; the owner's handler does not see it."""
@@ -41,6 +42,8 @@ class Forwarding:
         self._key = handler.routing_key if isinstance(handler, NamesItsKey) else partial(routing_key, role=handler.role)
         if isinstance(handler, HasPlace):
             handler.place = self._place
+        if isinstance(handler, HasSiblings):
+            handler.siblings = self
 
     def __repr__(self) -> str:
         return f"<Forwarding {self.role}, worker {self._place.number} of {self._place.workers}>"
@@ -68,6 +71,12 @@ class Forwarding:
             problem = f"worker {came_from:.20} of {self.role} handed on to {self._place.number} what belongs to {owner}"
             raise ParticipantError(Code.UNREACHABLE, f"{problem}: they disagree about how many workers there are")
         return await self._hand_on(request, owner)
+
+    async def ask(self, key: str, request: Request) -> Reply:
+        """For the handler itself: make a call at the worker that owns a key. Raises ParticipantError."""
+        if self._place.owns(key):
+            return await self._handler.handle(request)
+        return await self._hand_on(request, self._place.owner(key))
 
     def _owner(self, request: Request) -> int:
         key = self._key(request)

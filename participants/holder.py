@@ -29,6 +29,7 @@ from .owner import Export
 from .replies import Replies, check_same
 from .reports import Reports
 from .routing import Place
+from .siblings import Siblings
 from .tally import Sum, Sums
 from .wire import Blocker, Modes, PairTally
 
@@ -55,6 +56,8 @@ class Holder(Reports[State]):
     """Whether a commit has to `pin` anything."""
     place = Place()
     """Which worker of its server this process is; what it gives an id for itself belongs to it."""
+    siblings: Siblings | None = None
+    """The workers of its server; None where it is the only one."""
 
     def __init__(self, name: str = "main", *, gate: Gate | None = None) -> None:
         """`name` is the participant's, a lower-case name."""
@@ -108,6 +111,13 @@ class Holder(Reports[State]):
 
     def free_state(self, held: Held[State]) -> None:
         """A life is over; release what its state holds."""
+
+    def export_own(self, scope: Collection[Life]) -> Any:
+        """JSON of what is of no single life and concerns the scope, which is that of all workers; None for nothing."""
+        return None
+
+    def import_own(self, states: Sequence[Any], scope: Collection[Life], epoch: int) -> None:
+        """Stage what `export_own` gave in each old process; `activate`, `discard` and `settle` say what becomes of it."""
 
     # Calls
 
@@ -398,7 +408,7 @@ class Holder(Reports[State]):
         # Made as they are written, a batch at a time: everything stands still, so they cannot change meanwhile.
         payloads = (Record(h.life, self.dump(h)) for h in captured)
         raw = (r if r.life == life else Record(life, r.parse().payload) for life, r in waiting)
-        return Export(chain(payloads, raw), await self._tallies(held, waiting))
+        return Export(chain(payloads, raw), await self._tallies(held, waiting), self.export_own(scope))
 
     def _waiting(self, scope: Collection[Life]) -> list[tuple[Life, RawRecord]]:
         """Restored records of the scope, each with its life there.
@@ -424,7 +434,6 @@ class Holder(Reports[State]):
         self,
         scope: Collection[Life],
         records: AsyncIterator[RawRecord],
-        state: Sequence[Any],
         *,
         epoch: int,
         read_blob: ReadBlob = no_blobs,

@@ -136,15 +136,19 @@ class Owner(Protocol):
         self,
         scope: Collection[Life],
         records: AsyncIterator[RawRecord],
-        state: Sequence[Any],
         *,
         epoch: int,
         read_blob: ReadBlob,
     ) -> int:
         """Read, check and import the scope's records beside what is live; returns how many there were.
 
-        `state` has the own state of every process that wrote the checkpoint, `epoch` is that of the restore, and
-        `read_blob` gives, checked, what large bytes of a record stand for.
+        `epoch` is that of the restore, and `read_blob` gives, checked, what large bytes of a record stand for.
+        """
+
+    def import_own(self, states: Sequence[Any], scope: Collection[Life], epoch: int) -> None:
+        """Read the own state of every process that wrote the checkpoint, beside what is live.
+
+        Called after `stage`, and with the scope of the restore at all workers. Raises `corrupt_checkpoint`.
         """
 
     def activate(self) -> None:

@@ -345,7 +345,8 @@ class ControlPlane:
         state = [await checkpoint.process_state(share) for share in shares]
         own = frozenset(life for life in call.scope if worker_of(life.rollout_id, workers) == number)
         async with checkpoint.raw_records(shares, rollouts={life.rollout_id for life in own}) as records:
-            await self._owner.stage(own, records, state, epoch=call.epoch, read_blob=checkpoint.blob_reader(shares))
+            await self._owner.stage(own, records, epoch=call.epoch, read_blob=checkpoint.blob_reader(shares))
+        self._owner.import_own([one for one in state if one is not None], frozenset(call.scope), call.epoch)
 
     async def activate(self, call: Activate) -> Done:
         """Install what was staged; calls of the scope's rollouts are held until resume, other lives go on."""

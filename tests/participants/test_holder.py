@@ -45,7 +45,7 @@ async def stream(*records: RawRecord) -> AsyncIterator[RawRecord]:
 
 async def restored(owner: Notebook, *records: RawRecord) -> None:
     """A whole restore of these records."""
-    await owner.stage({record.life for record in records}, stream(*records), [], epoch=2)
+    await owner.stage({record.life for record in records}, stream(*records), epoch=2)
     owner.activate()
     owner.settle()
 
@@ -301,7 +301,7 @@ async def test_calls_of_a_rollout_wait_while_it_is_restored_and_others_go_on() -
     """They begin once the restore has settled, or was discarded."""
     for end in ("settle", "discard"):
         owner, done = Notebook(), anyio.Event()
-        await owner.stage({LIFE}, stream(raw(LIFE, payload("a"))), [], epoch=2)
+        await owner.stage({LIFE}, stream(raw(LIFE, payload("a"))), epoch=2)
 
         async def write(owner: Notebook = owner, done: anyio.Event = done) -> None:
             await owner.write(NEXT, "b", creates=True)
@@ -327,7 +327,7 @@ async def test_a_discard_leaves_nothing_of_a_restore() -> None:
     owner, other = Notebook(), Life("r1", 1, 0, 1)
     await restored(owner, raw(other, payload("other")))
     for activated in (False, True):
-        await owner.stage({LIFE}, stream(raw(LIFE, payload("a"))), [], epoch=2)
+        await owner.stage({LIFE}, stream(raw(LIFE, payload("a"))), epoch=2)
         if activated:
             owner.activate()
         await owner.discard()
@@ -341,7 +341,7 @@ async def test_a_discard_puts_back_what_the_restore_had_replaced() -> None:
     owner, later = Notebook(), next_life(LIFE, 2)
     await restored(owner, raw(LIFE, payload("a")))
     for record in (raw(LIFE, payload("other")), raw(later, payload("a", "b"))):
-        await owner.stage({record.life}, stream(record), [], epoch=3)
+        await owner.stage({record.life}, stream(record), epoch=3)
         owner.activate()
         await owner.discard()
         assert owner.brought("r0") == payload("a")
@@ -366,7 +366,7 @@ async def test_a_record_that_is_not_in_the_scope_is_refused() -> None:
     """Another life of the rollout is not the one that was asked for."""
     owner = Notebook()
     with pytest.raises(ParticipantError) as caught:
-        await owner.stage({NEWER}, stream(raw(LIFE, payload())), [], epoch=2)
+        await owner.stage({NEWER}, stream(raw(LIFE, payload())), epoch=2)
     assert caught.value.code is Code.SCOPE_MISMATCH
 
 

@@ -155,6 +155,6 @@ async def restore(server: ResourcesServer, records: Iterable[RawRecord]) -> None
         for record in records:
             yield record
 
-    await server.stage({record.life for record in records}, each(), [], epoch=2)
+    await server.stage({record.life for record in records}, each(), epoch=2)
     server.activate()
     server.settle()

@@ -283,6 +283,6 @@ async def test_a_restore_reads_the_bytes_of_few_sessions_at_a_time(monkeypatch: 
         for record in records:
             yield record
 
-    await server.stage(scope, each(), [], epoch=2, read_blob=read)
+    await server.stage(scope, each(), epoch=2, read_blob=read)
     assert held[0] == 0
     assert 2 * LARGE < most[0] <= 5 * LARGE

@@ -225,7 +225,7 @@ async def test_a_bad_record_fails_the_stage_and_is_named(damage: str) -> None:
         yield bad
 
     with pytest.raises(ParticipantError, match="r1") as caught:
-        await new.stage({LIFE, other}, records(), [], epoch=2)
+        await new.stage({LIFE, other}, records(), epoch=2)
     assert caught.value.code is Code.CORRUPT_CHECKPOINT
     assert (new.counts()["lives"], new.counts()["restored"]) == (0, 0)
     await new.discard()
@@ -253,7 +253,7 @@ async def test_a_discarded_restore_leaves_nothing() -> None:
         for record in records:
             yield record
 
-    await new.stage({LIFE}, each(), [], epoch=2)
+    await new.stage({LIFE}, each(), epoch=2)
     new.activate()
     await new.discard()
     assert (new.counts()["restored"], new.closed) == (0, ["s"])
@@ -274,7 +274,7 @@ async def test_a_discarded_restore_puts_back_the_sessions_that_it_had_replaced()
         for record in records:
             yield record
 
-    await new.stage({LIFE}, each(), [], epoch=3)
+    await new.stage({LIFE}, each(), epoch=3)
     new.activate()
     await new.discard()
     assert new.closed == ["s"]
