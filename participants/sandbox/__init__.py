@@ -1,0 +1,20 @@
+"""Model-written programs, run contained: docs/sandbox.md says what that promises."""
+
+from .compiling import COMPILE_LIMITS, DEFAULT_FLAGS, compile_cpp
+from .order import python_paths
+from .program import WORK, Containment, Ended, Program, Ran, SandboxLimits
+from .sandbox import Sandbox
+
+__all__ = [
+    "COMPILE_LIMITS",
+    "DEFAULT_FLAGS",
+    "WORK",
+    "Containment",
+    "Ended",
+    "Program",
+    "Ran",
+    "Sandbox",
+    "SandboxLimits",
+    "compile_cpp",
+    "python_paths",
+]

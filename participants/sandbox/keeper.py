@@ -1,0 +1,297 @@
+"""The keeper: a small process between the server and one untrusted program, which starts it, watches it and ends it.
+
+    server ── keeper ── [bubblewrap ──] program, and whatever that starts
+
+Rules:
+- The program has nothing of the keeper but its standard streams; the keeper gives its own up once it has started.
+- The keeper adopts orphans, so that each process of the program stays below it, wherever it goes: it is over when the
+  keeper has no child any more. Only direct children are signalled: their numbers cannot have passed to others.
+- The keeper lives on when the server is killed, in a session of its own, sees its end on the socket between them, and
+  ends the program. Where the keeper itself is killed, bubblewrap dies with it and the kernel clears the namespace;
+  without bubblewrap only the program's first process does.
+- It is told what to run once, says once how it ended, and then ends itself.
+
+It starts with `-I -S` and imports little, because each run pays for that.
+"""
+
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import time
+from types import SimpleNamespace
+
+from . import kernel, tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .order import Order
+
+TICK_S = 0.05
+"""How often it looks at what the program uses."""
+DISK_SHARE = 10
+"""Counting the folder takes at most one part in so many of its time."""
+_READY_FD, _FILTER_FD = 9, 8
+_UNABLE, _MISSING = 126, 127
+_FAILED = b"!"
+
+
+def main(control_fd: int, order_fd: int, server: int) -> None:
+    """Run what the order says and report to the server, whose process id is given."""
+    with open(order_fd, encoding="utf-8") as file:
+        order: Order = SimpleNamespace(**json.load(file))  # type: ignore[assignment]
+    control = socket.socket(fileno=control_fd)
+    try:
+        report = _run(order, control, server)
+    except Exception as error:
+        report = {"failed": f"{type(error).__name__}: {error}"}
+    finally:
+        if order.fresh and order.folder is not None:
+            _remove(order.folder)
+    control.setblocking(False)
+    with contextlib.suppress(OSError):
+        control.send(json.dumps(report).encode())
+
+
+def _run(order: "Order", control: socket.socket, server: int) -> dict[str, object]:
+    """Start it, watch it, end all of it."""
+    kernel.adopt_orphans()
+    _prepare_folder(order)
+    told, tell = os.pipe()
+    began = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        _be_program(order, tell)
+    os.close(tell)
+    _give_up_streams()
+    watch = _Watch(order, child, began)
+    cause = watch.until_over(control, server)
+    wall_s = time.monotonic() - began
+    watch.look(tree.descendants())
+    status = _end_all(child, order.uid if not order.bubblewrap else None)
+    watch.look([])
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    said = os.read(told, 4096)
+    if order.uid is not None and order.folder is not None and not order.fresh:
+        os.chown(order.folder, os.getuid(), os.getgid())
+    if said.startswith(_FAILED):
+        return {"failed": said[1:].decode(errors="replace")}
+    if order.bubblewrap and not said and cause == "over":
+        return {"failed": ""}
+    return {
+        "cause": cause,
+        "status": status,
+        "wall_s": wall_s,
+        "cpu_s": watch.cpu_s,
+        "peak_bytes": max(peak, watch.peak),
+    }
+
+
+def _prepare_folder(order: "Order") -> None:
+    """Make the fresh folder; give the working folder to the user that the program will be."""
+    if order.folder is None:
+        return
+    if order.fresh:
+        os.mkdir(order.folder, 0o700)
+    if order.uid is not None:
+        owner = f"{order.uid}:{order.uid}"
+        _call(["chown", "--recursive", "--no-dereference", owner, "--", order.folder])
+
+
+def _call(command: list[str]) -> int:
+    environment = {"PATH": "/usr/bin:/bin", "LANG": "C"}
+    return subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True).returncode  # noqa: PLW1510
+
+
+def _remove(folder: str) -> None:
+    """Remove a folder however deep it is, and whatever its rights."""
+    if os.path.lexists(folder) and _call(["rm", "-rf", "--", folder]):
+        _call(["chmod", "-R", "u+rwx", "--", folder])
+        _call(["rm", "-rf", "--", folder])
+
+
+def _give_up_streams() -> None:
+    null = os.open("/dev/null", os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
+    os.close(null)
+
+
+def _be_program(order: "Order", tell: int) -> None:
+    """In the keeper's child: take on all restrictions, and become the program."""
+    try:
+        os.setsid()
+        _become(order, tell)
+    except OSError as error:
+        os.write(tell, _FAILED + str(error).encode())
+    finally:
+        os._exit(_UNABLE)
+
+
+def _become(order: "Order", tell: int) -> None:
+    blocked = signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for number in blocked | {signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT}:
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(number, signal.SIG_DFL)
+    filter_code = bytes.fromhex(order.filter)
+    if order.staged:
+        kernel.stage([list(mount) for mount in order.staged], os.path.dirname(order.staged[0][1]))
+    if order.bubblewrap:
+        os.dup2(tell, _READY_FD)
+        if filter_code:
+            _offer(filter_code)
+        os.closerange(3, _FILTER_FD)
+        os.closerange(_READY_FD + 1, 65_536)
+    elif not order.network and order.uid is not None:
+        _try_leaving_network()
+    if order.folder is not None and not order.bubblewrap:
+        os.chdir(order.folder)
+    for name, value in order.rlimits.items():
+        resource.setrlimit(getattr(resource, name), (value, value))
+    if order.uid is not None:
+        os.setgroups([])
+        os.setresgid(order.uid, order.uid, order.uid)
+        os.setresuid(order.uid, order.uid, order.uid)
+    kernel.die_with_parent(signal.SIGKILL)
+    if os.getppid() == 1:
+        os._exit(_UNABLE)
+    if not order.bubblewrap:
+        _restrict(order, filter_code)
+    try:
+        os.execvpe(order.argv[0], list(order.argv), dict(order.environment))
+    except OSError as error:
+        if order.bubblewrap:
+            os.write(tell, b"+")
+        os.write(2, f"{order.argv[0]}: {error.strerror}\n".encode(errors="replace"))
+        os._exit(_MISSING if isinstance(error, FileNotFoundError) else _UNABLE)
+
+
+def _offer(filter_code: bytes) -> None:
+    """Put the filter where bubblewrap reads it."""
+    read_end, write_end = os.pipe()
+    os.write(write_end, filter_code)
+    os.dup2(read_end, _FILTER_FD)
+
+
+def _try_leaving_network() -> None:
+    """Root of a container may not; the filter of calls forbids sockets in any case."""
+    with contextlib.suppress(OSError):
+        kernel.leave_network()
+
+
+def _restrict(order: "Order", filter_code: bytes) -> None:
+    """Without bubblewrap: what a process can give up by itself."""
+    kernel.no_new_privileges()
+    processes = order.processes + (0 if order.uid is not None else _processes_of_user())
+    resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
+    own = [order.folder] if order.folder is not None else []
+    kernel.restrict_files(list(order.readable), [*own, *order.devices], network=order.network)
+    if filter_code:
+        kernel.install_filter(filter_code)
+
+
+def _processes_of_user() -> int:
+    """Threads that this user has already, which count against the limit."""
+    count = 0
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == os.getuid():
+                count += len(os.listdir(f"/proc/{name}/task"))
+        except OSError:
+            continue
+    return count
+
+
+class _Watch:
+    """Looks at one program until it is over, or has to be."""
+
+    def __init__(self, order: "Order", child: int, began: float) -> None:
+        self.peak = 0
+        self.cpu_s = 0.0
+        self._order = order
+        self._child = child
+        self._began = began
+        self._next_count = began
+
+    def until_over(self, control: socket.socket, server: int) -> str:
+        """Why it is over: `over` by itself, `told` by the server or its end, else what it used too much of."""
+        poller = select.poll()
+        poller.register(control, select.POLLIN)
+        poller.register(os.pidfd_open(self._child), select.POLLIN)
+        while True:
+            left_s = self._began + self._order.wall_s - time.monotonic()
+            ready = dict(poller.poll(max(0.0, min(left_s, TICK_S)) * 1000))
+            if control.fileno() in ready or os.getppid() != server:
+                return "told"
+            if ready:
+                return "over"
+            if left_s <= TICK_S and time.monotonic() >= self._began + self._order.wall_s:
+                return "time"
+            if exceeded := self._exceeded():
+                return exceeded
+
+    def look(self, pids: list[int]) -> int:
+        """Note what these and those that have ended have used; resident bytes now."""
+        cpu_s, resident = tree.used(pids)
+        if resident > self._order.memory_bytes:
+            resident = tree.own_share(pids)
+        self.cpu_s = max(self.cpu_s, cpu_s)
+        self.peak = max(self.peak, resident)
+        return resident
+
+    def _exceeded(self) -> str:
+        """What it has used too much of, or nothing."""
+        order, pids = self._order, tree.descendants()
+        resident = self.look(pids)
+        if self.cpu_s > order.cpu_s:
+            return "time"
+        if resident > order.memory_bytes:
+            return "memory"
+        if order.in_memory and len(pids) > 1 and tree.in_memory(pids[1], list(order.in_memory)) > order.folder_bytes:
+            return "files"
+        return "files" if self._folder_too_large() else ""
+
+    def _folder_too_large(self) -> bool:
+        began = time.monotonic()
+        if self._order.folder is None or began < self._next_count:
+            return False
+        size = tree.on_disk(self._order.folder, self._order.folder_bytes)
+        took_s = time.monotonic() - began
+        self._next_count = began + max(TICK_S, DISK_SHARE * took_s)
+        return size > self._order.folder_bytes
+
+
+def _end_all(child: int, uid: int | None) -> int:
+    """Kill until nothing is left below this process; the wait status of `child`."""
+    status = 0
+    while True:
+        if uid is not None:
+            _kill_user(uid)
+        for pid in tree.children():
+            os.kill(pid, signal.SIGKILL)
+        while True:
+            try:
+                pid, ended = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return status
+            if pid == child:
+                status = ended
+            if pid == 0:
+                break
+        time.sleep(0.001)
+
+
+def _kill_user(uid: int) -> None:
+    """Kill all processes of a user that only this run has, at one stroke."""
+    killer = os.fork()
+    if killer == 0:
+        try:
+            os.setresuid(uid, uid, uid)
+            os.kill(-1, signal.SIGKILL)
+        finally:
+            os._exit(0)
+    os.waitpid(killer, 0)
