@@ -4,5 +4,6 @@ from .blackjack import BlackjackServer
 from .calculator import CalculatorServer, make_tasks
 from .counter import CounterServer
 from .weather import WeatherServer
+from .workplace import WorkplaceServer
 
-__all__ = ["BlackjackServer", "CalculatorServer", "CounterServer", "WeatherServer", "make_tasks"]
+__all__ = ["BlackjackServer", "CalculatorServer", "CounterServer", "WeatherServer", "WorkplaceServer", "make_tasks"]
