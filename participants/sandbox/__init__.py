@@ -4,6 +4,7 @@ from .compiling import COMPILE_LIMITS, DEFAULT_FLAGS, compile_cpp
 from .order import python_paths
 from .program import WORK, Containment, Ended, Program, Ran, SandboxLimits
 from .sandbox import Sandbox
+from .writing import write_files
 
 __all__ = [
     "COMPILE_LIMITS",
@@ -17,4 +18,5 @@ __all__ = [
     "SandboxLimits",
     "compile_cpp",
     "python_paths",
+    "write_files",
 ]

@@ -1,13 +1,14 @@
 """Compiling C++ for a sandbox: the compiler is run contained like any program, since its input is untrusted too."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import anyio.to_thread
 
 from ..errors import Code, ParticipantError
 from .program import Program, Ran, SandboxLimits
 from .sandbox import Sandbox
+from .writing import write_files
 
 MOST_BYTES = 4 << 30
 """Of memory: headers of the standard library alone need several hundred MB of address space."""
@@ -28,21 +29,12 @@ async def compile_cpp(
     """Compile a source, beside `files` (name to text), in a folder that exists; the program is then `folder / output`.
 
     What the compiler says of the source is in the answer. Raises ParticipantError: EXECUTOR_FAILED where there is no
-    compiler, or it cannot be contained; INVALID_REQUEST for a name that would leave the folder.
+    compiler, or it cannot be contained; INVALID_REQUEST for a name that leads out of the folder.
     """
     texts = {f"{output}.cpp": source, **(files or {})}
-    await anyio.to_thread.run_sync(_write, folder, texts)
+    await anyio.to_thread.run_sync(write_files, folder, texts)
     command = ["g++", *flags, "-o", output, f"{output}.cpp"]
     ran = await sandbox.run(Program(command=command, folder=folder), limits or COMPILE_LIMITS)
     if ran.exit_code == 127:
         raise ParticipantError(Code.EXECUTOR_FAILED, "there is no g++ on this host; install it")
     return ran
-
-
-def _write(folder: Path, texts: Mapping[str, str]) -> None:
-    for name, text in texts.items():
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or not path.parts:
-            raise ParticipantError(Code.INVALID_REQUEST, f"{name!r} is no name of a file in the folder")
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text, encoding="utf-8")

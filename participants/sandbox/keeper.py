@@ -15,13 +15,13 @@ It starts with `-I -S` and imports little, because each run pays for that.
 """
 
 import contextlib
+import errno
 import json
 import os
 import resource
 import select
 import signal
 import socket
-import subprocess
 import time
 from types import SimpleNamespace
 
@@ -97,14 +97,18 @@ def _prepare_folder(order: "Order") -> None:
         return
     if order.fresh:
         os.mkdir(order.folder, 0o700)
+    if os.path.islink(order.folder) or not os.path.isdir(order.folder):
+        raise NotADirectoryError(f"{order.folder} is no folder")
     if order.uid is not None:
         owner = f"{order.uid}:{order.uid}"
-        _call(["chown", "--recursive", "--no-dereference", owner, "--", order.folder])
+        _call(["chown", "-R", "-h", owner, "--", order.folder])
 
 
 def _call(command: list[str]) -> int:
-    environment = {"PATH": "/usr/bin:/bin", "LANG": "C"}
-    return subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True).returncode  # noqa: PLW1510
+    """The exit code of a program of the system that says nothing and is told nothing."""
+    closed = [(os.POSIX_SPAWN_OPEN, stream, "/dev/null", os.O_RDWR, 0) for stream in (0, 1, 2)]
+    pid = os.posix_spawnp(command[0], command, {"PATH": "/usr/bin:/bin", "LANG": "C"}, file_actions=closed)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def _remove(folder: str) -> None:
@@ -126,17 +130,18 @@ def _be_program(order: "Order", tell: int) -> None:
     try:
         os.setsid()
         _become(order, tell)
-    except OSError as error:
+    except Exception as error:
         os.write(tell, _FAILED + str(error).encode())
     finally:
         os._exit(_UNABLE)
 
 
 def _become(order: "Order", tell: int) -> None:
-    blocked = signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    for number in blocked | {signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT}:
-        if number not in (signal.SIGKILL, signal.SIGSTOP):
-            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")  # Where memory runs out all the same, let the kernel end this one.
     filter_code = bytes.fromhex(order.filter)
     if order.staged:
         kernel.stage([list(mount) for mount in order.staged], os.path.dirname(order.staged[0][1]))
@@ -151,7 +156,7 @@ def _become(order: "Order", tell: int) -> None:
     if order.folder is not None and not order.bubblewrap:
         os.chdir(order.folder)
     for name, value in order.rlimits.items():
-        resource.setrlimit(getattr(resource, name), (value, value))
+        _limit(getattr(resource, name), value)
     if order.uid is not None:
         os.setgroups([])
         os.setresgid(order.uid, order.uid, order.uid)
@@ -162,12 +167,30 @@ def _become(order: "Order", tell: int) -> None:
     if not order.bubblewrap:
         _restrict(order, filter_code)
     try:
-        os.execvpe(order.argv[0], list(order.argv), dict(order.environment))
+        _execute(list(order.argv), dict(order.environment))
     except OSError as error:
         if order.bubblewrap:
             os.write(tell, b"+")
         os.write(2, f"{order.argv[0]}: {error.strerror}\n".encode(errors="replace"))
         os._exit(_MISSING if isinstance(error, FileNotFoundError) else _UNABLE)
+
+
+def _execute(argv: list[str], environment: dict[str, str]) -> None:
+    """As os.execvpe does it, which would import more of Python: by now that can be out of reach."""
+    paths = environment.get("PATH", "").split(":")
+    for path in [argv[0]] if "/" in argv[0] else [f"{folder}/{argv[0]}" for folder in paths]:
+        try:
+            os.execve(path, argv, environment)
+        except FileNotFoundError:
+            continue
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def _limit(which: int, value: int) -> None:
+    """Lower a limit for good; one that is lower already stays."""
+    _, most = resource.getrlimit(which)
+    value = value if most == resource.RLIM_INFINITY else min(value, most)
+    resource.setrlimit(which, (value, value))
 
 
 def _offer(filter_code: bytes) -> None:
@@ -187,7 +210,7 @@ def _restrict(order: "Order", filter_code: bytes) -> None:
     """Without bubblewrap: what a process can give up by itself."""
     kernel.no_new_privileges()
     processes = order.processes + (0 if order.uid is not None else _processes_of_user())
-    resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
+    _limit(resource.RLIMIT_NPROC, processes)
     own = [order.folder] if order.folder is not None else []
     kernel.restrict_files(list(order.readable), [*own, *order.devices], network=order.network)
     if filter_code:
@@ -253,13 +276,13 @@ class _Watch:
             return "memory"
         if order.in_memory and len(pids) > 1 and tree.in_memory(pids[1], list(order.in_memory)) > order.folder_bytes:
             return "files"
-        return "files" if self._folder_too_large() else ""
+        return "files" if self._folder_too_large(pids) else ""
 
-    def _folder_too_large(self) -> bool:
+    def _folder_too_large(self, pids: list[int]) -> bool:
         began = time.monotonic()
         if self._order.folder is None or began < self._next_count:
             return False
-        size = tree.on_disk(self._order.folder, self._order.folder_bytes)
+        size = tree.on_disk(self._order.folder, self._order.folder_bytes) + tree.removed_but_open(pids)
         took_s = time.monotonic() - began
         self._next_count = began + max(TICK_S, DISK_SHARE * took_s)
         return size > self._order.folder_bytes

@@ -201,9 +201,10 @@ class _Run:
     async def finish(self) -> Ran:
         """Start the keeper, read until it has reported, and say how the program ended."""
         launch = self._launch
-        keeper = await anyio.open_process(
-            launch.command, stdin=launch.stdin, pass_fds=launch.for_keeper, start_new_session=True, env={}, cwd="/"
-        )
+        with anyio.CancelScope(shield=True):  # Cancelled half-way it would be killed, which it must not be.
+            keeper = await anyio.open_process(
+                launch.command, stdin=launch.stdin, pass_fds=launch.for_keeper, start_new_session=True, env={}, cwd="/"
+            )
         launch.started()
         try:
             with anyio.move_on_after(self._order.wall_s + GRACE_S):

@@ -6,6 +6,7 @@ while it is read counts as nothing, and what cannot be read to its end counts as
 
 import os
 import resource
+import stat
 
 _TICKS_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -74,6 +75,24 @@ def in_memory(pid: int, mounts: list[str]) -> int:
             continue
         total += (state.f_blocks - state.f_bfree) * state.f_frsize + (state.f_files - state.f_ffree) * ENTRY_BYTES
     return total
+
+
+def removed_but_open(pids: list[int]) -> int:
+    """Bytes of files that have no name any more, and that these processes still hold."""
+    sizes = {}
+    for pid in pids:
+        try:
+            descriptors = os.listdir(f"/proc/{pid}/fd")
+        except OSError:
+            continue
+        for descriptor in descriptors:
+            try:
+                state = os.stat(f"/proc/{pid}/fd/{descriptor}")
+            except OSError:
+                continue
+            if stat.S_ISREG(state.st_mode) and state.st_nlink == 0:
+                sizes[state.st_dev, state.st_ino] = state.st_blocks * 512
+    return sum(sizes.values())
 
 
 def on_disk(folder: str, most: int) -> int:
