@@ -1,0 +1,76 @@
+"""Rules about sessions that are open at the same time."""
+
+from collections.abc import Sequence
+
+import anyio
+
+from .answers import Answer
+from .playing import Outputs, Play, begin, steps_of, take, words
+from .reports import Violation
+from .rules_fencing import sure
+from .stand import Stand, stand
+from .subject import Group
+from .trials import Trial, names_between
+
+
+async def sessions_do_not_meet(trial: Trial, group: Group) -> None:
+    """Twice the same rollout, and one beside another one; in turns, and at the same time."""
+    wanted, other = await sure(trial, group)
+    if not wanted:
+        trial.measures.note("seeded by chance: compared from a checkpoint on")
+        await _from_a_checkpoint(trial, group)
+        return
+    neighbour = trial.neighbour(group)
+    for beside in [group, *([neighbour] if neighbour is not None else [])]:
+        for at_once in (False, True):
+            async with stand(trial.subject.make()) as at:
+                plays = [begin(at, group), begin(at, beside)]
+                answers, told = await _both(at, plays, at_once=at_once)
+            names = names_between(plays[0], other)
+            for number, (answer, one) in enumerate(zip(answers, wanted, strict=True)):
+                if not answer.same(one, names):
+                    lines = told[: told.index(f"one: {words(group, steps_of(group)[number])}") + 1]
+                    how = "of two at the same time" if at_once else "beside another one"
+                    raise Violation(f"the last was answered {answer}, {how}, and {one} alone", lines)
+
+
+async def _both(at: Stand, plays: Sequence[Play], *, at_once: bool) -> tuple[list[Answer], list[str]]:
+    """Both go on in turns; the answers of the first, and what was done."""
+    answers, told = list[Answer](), list[str]()
+    queues = [steps_of(play.group) for play in plays]
+    outputs = [Outputs(), Outputs()]
+
+    async def step(which: int, number: int) -> None:
+        taken = queues[which][number]
+        told.append(f"{('one', 'other')[which]}: {words(plays[which].group, taken)}")
+        answer = await take(at, plays[which], taken, outputs[which])
+        if which == 0:
+            answers.append(answer)
+
+    for number in range(max(map(len, queues))):
+        turns = [which for which in (1, 0) if number < len(queues[which])]
+        if at_once:
+            async with anyio.create_task_group() as tasks:
+                for which in turns:
+                    tasks.start_soon(step, which, number)
+        else:
+            for which in reversed(turns):
+                await step(which, number)
+    return answers, told
+
+
+async def _from_a_checkpoint(trial: Trial, group: Group) -> None:
+    """One goes on beside another session; restored without it, it must be answered the same."""
+    run = await trial.record(group)
+    if not run.refs:
+        return
+    first = min(run.refs)
+    async with trial.restored(run, first) as found:
+        beside, outputs = begin(found.at, group), Outputs()
+        for step in steps_of(group)[: len(group)]:
+            found.between.append(f"another rollout: {words(group, step)}")
+            await take(found.at, beside, step, outputs)
+        for number in range(first, len(run.steps)):
+            await found.go_on(number + 1, start=number)
+            found.between.append(f"another rollout: {words(group, run.steps[number])}")
+            await take(found.at, beside, run.steps[number], outputs)
