@@ -1,7 +1,10 @@
 """An agent of one's own: it has the model plan in words, act, and looks at the outcome itself."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from midflight import Agent, Final, Held, Next, Session, StepContext
@@ -40,6 +43,5 @@ class Planner(Agent):
 
 
 if __name__ == "__main__":  # Over examples/own_agent.toml: killed in the middle, and continued.
-    import collect_and_kill
-
-    collect_and_kill.main("own_agent.toml")
+    killing = Path(__file__).with_name("collect_and_kill.py")
+    subprocess.run([sys.executable, str(killing), "own_agent.toml"], check=True)

@@ -102,14 +102,20 @@ class StepContext:
         held: Held[Session],
         steps: AsyncExitStack,
         time_left_s: float | None,
+        *,
+        k: int = 0,
     ) -> None:
-        """Made by the agent for each step; `peers` are the model and the resources servers by role."""
+        """Made by the agent for each step; `peers` are the model and the resources servers by role.
+
+        `k` numbers those that an agent takes at one boundary.
+        """
         self._owner = owner
         self._gate = gate
         self._model, self._resources = peers
         self._held = held
         self._steps = steps
         self._made = ""
+        self._k = k
         self._waited: tuple[str, str] | None = None
         self.work: Count = 0, 0
         """Model calls of the step that were answered, and their tokens."""
@@ -176,7 +182,7 @@ class StepContext:
             raise ParticipantError(Code.INTERNAL, f"{problem}: return Next in between")
         self._made = what
         activation = self._held.state.activation
-        return CallId(self._owner, activation.boundary if activation else 0, 0)
+        return CallId(self._owner, activation.boundary if activation else 0, self._k)
 
     async def _send(
         self,

@@ -40,6 +40,7 @@ FAILURE_CLASSES: Mapping[Code, str] = {
     Code.JUDGE_FAILED: "judge_failed",
     Code.COHORT_FAILED: "cohort_failed",
     Code.EXECUTOR_FAILED: "executor_failed",
+    Code.AGENT_FAILED: "agent_failed",
 }
 STAGES: Mapping[str, str] = {
     "seed": "seed",

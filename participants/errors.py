@@ -52,6 +52,7 @@ class Code(StrEnum):
     JUDGE_FAILED = "judge_failed"
     COHORT_FAILED = "cohort_failed"
     EXECUTOR_FAILED = "executor_failed"
+    AGENT_FAILED = "agent_failed"
 
 
 STATUS: Mapping[Code, int] = {
@@ -80,6 +81,7 @@ STATUS: Mapping[Code, int] = {
     Code.JUDGE_FAILED: 502,
     Code.COHORT_FAILED: 502,
     Code.EXECUTOR_FAILED: 502,
+    Code.AGENT_FAILED: 502,
 }
 
 CODES_BY_STATUS: Mapping[int, list[Code]] = {
@@ -112,6 +114,7 @@ HINT: Mapping[Code, str] = {
     Code.JUDGE_FAILED: "Look at the judge's model server and backend; the rollout has no reward",
     Code.COHORT_FAILED: "Run the whole cohort again under its next group attempt; who is missing has no reward",
     Code.EXECUTOR_FAILED: "Look at this host's compilers and its means of containment; the program was not judged",
+    Code.AGENT_FAILED: "Look at the agent's program: how it ended and what it said last are in the message",
 }
 
 
