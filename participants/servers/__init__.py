@@ -6,4 +6,12 @@ from .counter import CounterServer
 from .weather import WeatherServer
 from .workplace import WorkplaceServer
 
-__all__ = ["BlackjackServer", "CalculatorServer", "CounterServer", "WeatherServer", "WorkplaceServer", "make_tasks"]
+__all__ = [
+    "BlackjackServer",
+    "CalculatorServer",
+    "CounterServer",
+    "ShellServer",
+    "WeatherServer",
+    "WorkplaceServer",
+    "make_tasks",
+]
