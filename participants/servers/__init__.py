@@ -3,6 +3,7 @@
 from .blackjack import BlackjackServer
 from .calculator import CalculatorServer, make_tasks
 from .counter import CounterServer
+from .shell import ShellServer
 from .weather import WeatherServer
 from .workplace import WorkplaceServer
 
