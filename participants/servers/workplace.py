@@ -60,14 +60,14 @@ class WorkplaceServer(EmailTools, CalendarTools, ProjectTools, CustomerTools, Di
 
     async def _expected(self, scratch: ResourcesSession, call: Any) -> None:
         try:
-            await self.call_tool(scratch, str(call["name"]), _arguments_of(call))
+            await super().call_tool(scratch, str(call["name"]), _arguments_of(call))
         except (ToolError, ValueError, KeyError, TypeError) as error:
             problem = f"the row's ground_truth has a call that cannot be carried out: {call!r:.200}: {error}"
             raise ParticipantError(Code.INVALID_REQUEST, problem) from error
 
     async def _made(self, scratch: ResourcesSession, call: Mapping[str, Any]) -> None:
         with suppress(ToolError, ValueError):  # The model was told so, and nothing was changed.
-            await self.call_tool(scratch, str(call.get("name")), _arguments_of(call))
+            await super().call_tool(scratch, str(call.get("name")), _arguments_of(call))
 
     async def import_session(self, session: ResourcesSession, exported: Any) -> None:
         """The changes again. Raises where they are none, or of other tables than these."""
