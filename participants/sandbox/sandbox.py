@@ -86,7 +86,7 @@ class Sandbox:
                 raise ParticipantError(
                     Code.EXECUTOR_FAILED, "no bubblewrap that works on this host, and one is required"
                 )
-            order = _order_for(program, limits, bubblewrap)
+            order = await anyio.to_thread.run_sync(_order_for, program, limits, bubblewrap)
             launched = await anyio.to_thread.run_sync(_Launch.prepare, order, program.stdin)
             try:
                 return await _Run(launched, order, limits.output_bytes).finish()
@@ -122,7 +122,7 @@ def working_bubblewrap() -> str:
 
 def _order_for(program: Program, limits: SandboxLimits, bubblewrap: str) -> Order:
     uid = OTHER_IDS + secrets.randbelow(OTHER_IDS) if os.getuid() == 0 else None
-    fresh = str(Path(tempfile.gettempdir()) / f"midflight-{secrets.token_hex(8)}")
+    fresh = str(Path(tempfile.gettempdir()) / f"midflight-{os.getpid()}-{secrets.token_hex(8)}")
     _, python = python_paths()
     return make_order(program, limits, bubblewrap=bubblewrap, uid=uid, fresh=fresh, python=python)
 
