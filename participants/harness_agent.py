@@ -21,6 +21,7 @@ import hashlib
 import os
 import shutil
 import stat
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -32,7 +33,7 @@ from typing import Any, Literal
 import anyio.to_thread
 import orjson
 
-from .agent import Agent, Session
+from .agent import Agent, OutOfTime, Session
 from .errors import Code, ParticipantError
 from .harness_door import TOOLS, Door, Visit
 from .holder import Held
@@ -67,7 +68,7 @@ class HarnessAgent(Agent):
         contained_by: Literal["bubblewrap", "rlimits"] = "rlimits",
         **rest: Any,
     ) -> None:
-        """`files` is a folder to begin in a copy of; `read_only` are paths that it sees beside the system's.
+        """`files` is a folder to begin in a copy of; `read_only` are paths that it sees beside those of the system.
 
         `limits` are those of SandboxLimits, `contained_by` the least containment that will do. Raises ValueError.
         """
@@ -80,8 +81,8 @@ class HarnessAgent(Agent):
         self.environment = {str(name): str(value) for name, value in (environment or {}).items()}
         self.model_name = model_name
         self.limits = SandboxLimits(**{**LIMITS, **(limits or {})})  # type: ignore[arg-type]
-        self._files = Path(files).resolve(strict=True) if files else None
-        self._read_only = {str(path): path for path in (Path(each).resolve(strict=True) for each in read_only)}
+        self._files = _found("files", files) if files else None
+        self._read_only = {str(path): path for path in (_found("read_only", each) for each in read_only)}
         self._sandbox = Sandbox(at_once=at_once, require=contained_by)
         self._door = Door(self.role)
 
@@ -101,14 +102,23 @@ class HarnessAgent(Agent):
         async with self._folder(body) as folder:
             async with self._door.visit(visit) as url:
                 with visit.ending:
-                    async with self.gate.time_limit(self._time_left(activation), "the program"):
-                        ran = await self._sandbox.run(self._program(folder, url, body), self.limits)
+                    ran = await self._run_program(self._program(folder, url, body), self._time_left(activation))
             if ran is None:
                 raise visit.failure or ParticipantError(Code.INTERNAL, "the program was given up")
             if failure := failure_of(ran, self.limits):
                 raise failure
             result = await anyio.to_thread.run_sync(_read_result, folder, self.limits.output_bytes)
         return self._response(held, body, output_of(ran.stdout, result))
+
+    async def _run_program(self, program: Program, left_s: float | None) -> Ran:
+        """Raises OutOfTime."""
+        try:
+            async with self.gate.time_limit(left_s, "the program"):
+                return await self._sandbox.run(program, self.limits)
+        except ParticipantError as error:
+            if error.code is Code.DEADLINE_EXCEEDED:
+                raise OutOfTime from error
+            raise
 
     def _program(self, folder: Path, url: str, body: Mapping[str, Any]) -> Program:
         return Program(
@@ -157,6 +167,15 @@ class HarnessAgent(Agent):
             "usage": None,
             "metadata": {**given, "midflight_steps": str(activation.calls)},
         }
+
+
+def _found(option: str, path: str) -> Path:
+    """A path that an option names; a relative one is looked for where modules are, as beside the file of a run."""
+    places = (Path(place or ".", path) for place in sys.path)
+    found = next((place for place in places if place.exists()), None)
+    if found is None:
+        raise ValueError(f"{option}: there is no {path}, and none beside the file of the run")
+    return found.resolve()
 
 
 def prompt_of(body: Mapping[str, Any]) -> str:
