@@ -78,6 +78,6 @@ def seen_by(calls: Sequence[Call], counter_log: Path) -> Seen:
         life = Life.parse(event["life"])
         if event["kind"] == "verify":
             seen.verified.append(life)
-        else:
+        elif event["kind"] == "tool":
             seen.tools[life].append(event["what"])
     return seen
