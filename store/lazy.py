@@ -32,7 +32,7 @@ class LazyBytes:
         """The bytes, checked; blocks. Raises InvalidRecord, naming `owner`, where they are not what was announced."""
         try:
             data = self.read()
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise InvalidRecord(owner, f"a payload of {self.size} bytes cannot be read any more: {error}") from error
         if len(data) != self.size or hashlib.sha256(data).hexdigest() != self.sha256:
             raise InvalidRecord(owner, f"a payload of {self.size} bytes has changed since it was exported")
