@@ -5,8 +5,10 @@ rewards are 0.5 a step.
 """
 
 import random
+from functools import partial
 from typing import Any
 
+import anyio
 import pytest
 
 from participants import GymnasiumAgent, GymnasiumServer, LocalPeer, ModelServer, Request, ResourcesSession, Turn
@@ -115,11 +117,19 @@ POINTS = [
 """Every call, before, in the middle and after."""
 
 
+@pytest.fixture(scope="module")
+def undisturbed() -> dict[str, Any]:
+    """The rows of a run that is never killed."""
+    return anyio.run(partial(uninterrupted, ROWS, **GAME))
+
+
 @pytest.mark.parametrize("point", POINTS)
-async def test_a_game_killed_at_any_boundary_goes_on_with_the_same_cards(point: str) -> None:
+async def test_a_game_killed_at_any_boundary_goes_on_with_the_same_cards(
+    point: str, undisturbed: dict[str, Any]
+) -> None:
     """Row and reward are those of the undisturbed game; only what was in flight at the checkpoint is done again."""
     rows, journal = await killed_at(point, ROWS, **GAME)
-    assert rows == await uninterrupted(ROWS, **GAME)
+    assert rows == undisturbed
     assert set(journal.begun) == set(WHOLE)
 
 
