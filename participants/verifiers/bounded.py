@@ -55,6 +55,7 @@ class BoundedWork:
         self._at_once = anyio.Semaphore(at_once)
         self._memory_bytes = memory_bytes
         self._idle: list[_Child] = []
+        self._closed = False
         self.started = 0
         """Children so far."""
 
@@ -76,7 +77,14 @@ class BoundedWork:
                     raise _death(work, code, error) from error
                 raise
             self._idle.append(child)
+            if self._closed:
+                await self.aclose()
         return _answer(work, reply)
+
+    @property
+    def waiting(self) -> list[int]:
+        """Pids of the children that live and wait for work."""
+        return [child.process.pid for child in self._idle if child.process.returncode is None]
 
     async def _child(self) -> "_Child":
         while self._idle:
@@ -85,13 +93,11 @@ class BoundedWork:
                 return child
             await child.end()
         self.started += 1
-        try:
-            return _Child(await _start(self._memory_bytes))
-        except OSError as error:
-            raise ParticipantError(Code.EXECUTOR_FAILED, f"no child process could be started: {error}") from error
+        return _Child(await _start(self._memory_bytes))
 
     async def aclose(self) -> None:
-        """End the children; those at work end with their callers."""
+        """End the children; those at work end with it."""
+        self._closed = True
         while self._idle:
             await self._idle.pop().end()
 
@@ -122,7 +128,15 @@ class _Child:
 async def _start(memory_bytes: int) -> Process:
     """Without the script's folder on the path, where the modules of verifiers would hide others."""
     command = [sys.executable, "-P", str(_CHILD), str(memory_bytes)]
-    return await anyio.open_process(command, stderr=subprocess.DEVNULL)
+    started: Process | OSError = OSError()
+    with anyio.CancelScope(shield=True):  # A cancelled start would leave a process that nobody knows.
+        try:
+            started = await anyio.open_process(command, stderr=subprocess.DEVNULL)
+        except OSError as error:
+            started = error
+    if isinstance(started, OSError):
+        raise ParticipantError(Code.EXECUTOR_FAILED, f"no child process could be started: {started}") from started
+    return started
 
 
 def _death(work: str, code: int, error: Exception) -> Exception:

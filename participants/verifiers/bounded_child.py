@@ -21,15 +21,15 @@ FLAGS = re.MULTILINE | re.DOTALL
 
 
 def find_answer(pattern: str, text: str) -> dict[str, Any]:
-    """Of the last match, the first group that is not blank, or without groups all of it; empty without a match."""
+    """Of the last match, the first group that is not blank, or else all of it; the whole text without a match."""
     try:
         found = re.compile(pattern, FLAGS)
     except (re.error, RecursionError, OverflowError) as error:
         return {"refused": str(error)}
     matches = deque(found.finditer(text), maxlen=1)
     if not matches:
-        return {"found": ""}
-    groups = matches[0].groups() or (matches[0].group(),)
+        return {"found": text.strip()}
+    groups = (*matches[0].groups(), matches[0].group())
     return {"found": next((group.strip() for group in groups if group and group.strip()), "")}
 
 
@@ -61,8 +61,8 @@ WORK: dict[str, tuple[Callable[[], object], Callable[..., dict[str, Any]]]] = {
 
 
 def _done(asked: dict[str, Any], prepared: set[str]) -> dict[str, Any]:
-    prepare, work = WORK[asked["work"]]
     try:
+        prepare, work = WORK[asked["work"]]
         if asked["work"] not in prepared:
             prepare()
             prepared.add(asked["work"])

@@ -1,7 +1,8 @@
 """A judge decides whether the model's answer means the same as the expected one.
 
-The answer is the text of the model's last message, or what the row's `template_metadata.output_regex` finds in it. The
-judge is shown question, expected answer and answer, and the last of the two labels in its reply counts:
+The answer is the text of the model's last message. An expression, the row's `template_metadata.output_regex` or else
+the option `response_extract_regex`, may cut it out: of its last match the first group that is not blank, or else all of
+it. The judge is shown question, expected answer and answer, and the last of the two labels in its reply counts:
 
     equal                          1.0, or with `check_twice_swap` a second pass with the answers exchanged:
                                    1.0 if that says equal too, else `reward_if_swap_fails`
@@ -71,6 +72,7 @@ class EquivalenceLLMJudgeServer(ComparingServer):
         check_full_generation_on_fail: bool = False,
         reward_if_full_generation_succeeds: float = 0.5,
         max_answer_chars: int = 0,
+        response_extract_regex: str = "",
         **options: Any,
     ) -> None:
         """`max_answer_chars` of 0 is no limit; see the module for the rest. Raises ValueError for a useless prompt."""
@@ -81,7 +83,8 @@ class EquivalenceLLMJudgeServer(ComparingServer):
         self._rescues = check_full_generation_on_fail
         self._reward_if_rescued = reward_if_full_generation_succeeds
         self._max_chars = max_answer_chars
-        self._bounded = BoundedWork(REGEX_AT_ONCE)
+        self._regex = response_extract_regex
+        self.bounded = BoundedWork(REGEX_AT_ONCE)
 
     @classmethod
     def conformance(cls) -> Conformance:
@@ -91,7 +94,7 @@ class EquivalenceLLMJudgeServer(ComparingServer):
     async def aclose(self) -> None:
         """Free sessions and child processes."""
         await super().aclose()
-        await self._bounded.aclose()
+        await self.bounded.aclose()
 
     async def verify(self, session: ResourcesSession, row: dict[str, Any]) -> dict[str, Any]:
         """The reward, with `expected_answer` and `judge_evaluations`."""
@@ -112,14 +115,14 @@ class EquivalenceLLMJudgeServer(ComparingServer):
         return {**result, "reward": 1.0}
 
     async def _cut_out(self, row: Mapping[str, Any], text: str) -> str:
-        """What the row's own expression finds, which is somebody's and may be slow without end."""
-        pattern = part_of(row, "template_metadata").get("output_regex")
+        """What the expression finds, which is a data set's and may be slow without end."""
+        pattern = part_of(row, "template_metadata").get("output_regex") or self._regex
         if not pattern or not text:
             return text
         if not isinstance(pattern, str):
             raise ParticipantError(Code.INVALID_REQUEST, f"output_regex is no text: {pattern!r:.200}")
         try:
-            found = await self._bounded.do("find_answer", REGEX_CPU_S, pattern=pattern, text=text)
+            found = await self.bounded.do("find_answer", REGEX_CPU_S, pattern=pattern, text=text)
         except UsedUp as error:
             told = f"output_regex {pattern!r:.200} takes over {REGEX_CPU_S:g} s on this text; write a simpler one"
             raise ParticipantError(Code.INVALID_REQUEST, told) from error

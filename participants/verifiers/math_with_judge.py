@@ -78,7 +78,7 @@ class MathWithJudgeServer(ComparingServer):
             raise ValueError(f"library_cpu_s must be more than 0, and library_at_once 0 to {LIBRARY_AT_ONCE}")
         self._asks = should_use_judge
         self._cpu_s = library_cpu_s
-        self._bounded = BoundedWork(library_at_once or min(LIBRARY_AT_ONCE, os.cpu_count() or 1))
+        self.bounded = BoundedWork(library_at_once or min(LIBRARY_AT_ONCE, os.cpu_count() or 1))
 
     @classmethod
     def conformance(cls) -> Conformance:
@@ -88,7 +88,7 @@ class MathWithJudgeServer(ComparingServer):
     async def aclose(self) -> None:
         """Free sessions and child processes."""
         await super().aclose()
-        await self._bounded.aclose()
+        await self.bounded.aclose()
 
     async def verify(self, session: ResourcesSession, row: dict[str, Any]) -> dict[str, Any]:
         """The reward, with `extracted_answer`, `library_reward` and `judge_evaluations`."""
@@ -115,7 +115,7 @@ class MathWithJudgeServer(ComparingServer):
 
     async def _library(self, expected: str, text: str) -> dict[str, Any]:
         try:
-            return await self._bounded.do("equal_by_library", self._cpu_s, expected=expected, answer=text)
+            return await self.bounded.do("equal_by_library", self._cpu_s, expected=expected, answer=text)
         except UsedUp:
             return {"equal": False, "readable": True, "extracted": None}
 

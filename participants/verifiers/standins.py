@@ -53,7 +53,7 @@ def _equivalence(chance: random.Random) -> Iterator[Case]:
                 said = f"**{one + other}** Apples."
             case 2:
                 said = f"I think.\nAnswer: {one + other} apples\nAnswer: {one + other + chance.randint(0, 1)} apples!"
-                row["template_metadata"] = {"output_regex": r"^Answer: (.*)$"}
+                row["template_metadata"] = {"output_regex": r"^Answer: ([^\n]*)"}
             case 3:
                 said = f"{one + other + 1} apples"
             case _:
