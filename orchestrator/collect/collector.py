@@ -19,6 +19,7 @@ from store import Fenced, Life, Segment, StoreError
 
 from .asking import asked_row
 from .config import Config
+from .groups import ENDS_GROUP, named_row
 from .ledger import RunLedger
 from .rows import Rollout
 from .saved import Totals, Work, work_of_row
@@ -140,12 +141,19 @@ class Collector:
         refused: dict[Life, dict[str, Any]] = {}
         for life, rollout in batch.items():
             try:
-                rows[life] = asked_row(rollout.row, self._config.model)
+                rows[life] = self._row(rollout)
             except ParticipantError as error:
                 refused[life] = failure_of_dispatch(error)
         refused |= await self.world.dispatch(rows)
         if refused:
             await self._refused(refused)
+
+    def _row(self, rollout: Rollout) -> dict[str, Any]:
+        """As servers get it; a repeat knows its siblings."""
+        row = asked_row(rollout.row, self._config.model)
+        if not self.ledger.has_repeats:
+            return row
+        return named_row(row, rollout, self.ledger.group_attempts.of(rollout.rollout_id))
 
     async def _refused(self, refused: Mapping[Life, Mapping[str, Any]]) -> None:
         """The row, or what a life was to continue from, is of no use: end it everywhere; it counts as a failure."""
@@ -206,6 +214,8 @@ class Collector:
     def _count(self, line: Line) -> None:
         if line.failed:
             self.ledger.failures[line.rollout_id] = self.ledger.failures.get(line.rollout_id, 0) + 1
+            if line.row.get("_ng_failure_class") in ENDS_GROUP:
+                self.ledger.group_attempts.failed(line.rollout_id)
             self.tally.failures += 1
             self.emit("failure", {"rollout_id": line.rollout_id, "life": line.life, "final": line.final, **line.row})
         else:

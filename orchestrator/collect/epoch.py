@@ -20,6 +20,7 @@ from .checkpoints import Checkpoints
 from .collector import Collector, Emit, Tally
 from .config import Config
 from .ending import Ending
+from .groups import ENDS_GROUP
 from .ledger import RunLedger
 from .merge import failures_url, write_output
 from .progress import report_progress
@@ -136,6 +137,7 @@ async def _collect(run: Run, world: World, watching: anyio.CancelScope) -> None:
         count_failures(before.lines),
         before.dropped,
         before.adopted,
+        [line.rollout_id for line in before.lines if line.why in ENDS_GROUP],
     )
     first, run.earlier = run.earlier is None, run.earlier or before.totals
     collector = Collector(run.config, world, ledger, writer, run.emit, run.earlier, run.tally)

@@ -9,10 +9,12 @@ waits to be started over, is a restart.
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from participants import Floor
 from store import Life
 
+from .groups import Attempts
 from .rows import Rollout
 
 
@@ -25,7 +27,7 @@ class Sets:
     dropped: dict[Life, str]
 
 
-@dataclass(slots=True)
+@dataclass
 class RunLedger:
     """The rollouts of one run in one epoch."""
 
@@ -44,6 +46,7 @@ class RunLedger:
     """Failed starts of each rollout, over all epochs."""
     attempts: dict[str, int] = field(default_factory=dict)
     """The next attempt of each rollout that had one."""
+    group_attempts: Attempts = field(default_factory=Attempts)
     dispatched: int = 0
     continued: int = 0
     restarted: int = 0
@@ -59,10 +62,12 @@ class RunLedger:
         failures: Mapping[str, int] | None = None,
         dropped: Mapping[Life, str] | None = None,
         adopted: Iterable[Life] = (),
+        group_failures: Iterable[str] = (),
     ) -> "RunLedger":
         """Where a run begins or goes on. What the checkpoint has and the output does not is restored first.
 
         `adopted` are lives that servers which outlived their controller go on with; none of them stands elsewhere.
+        `group_failures` has each rollout as often as it has failed with its group.
         """
         by_id = {rollout.rollout_id: rollout for rollout in rollouts}
         left = by_id.keys() - set(done)
@@ -82,6 +87,7 @@ class RunLedger:
             dropped=dict(dropped or {}),
             failures=dict(failures or {}),
             attempts={rollout_id: life.attempt + 1 for rollout_id, life in {**again, **restored, **going_on}.items()},
+            group_attempts=Attempts(group_failures),
             restarted=len(again),
         )
 
@@ -90,6 +96,11 @@ class RunLedger:
             f"{len(self.waiting)} waiting, {len(self.restored)} restored, {len(self.open)} open, {len(self.done)} done"
         )
         return f"<RunLedger epoch {self.epoch}: {counts}>"
+
+    @cached_property
+    def has_repeats(self) -> bool:
+        """Whether rows are run more than once."""
+        return any(rollout.repeat for rollout in self.rollouts.values())
 
     @property
     def finished(self) -> bool:
@@ -119,13 +130,19 @@ class RunLedger:
         return self.open.get(life.rollout_id) == life
 
     def close(self, life: Life, *, final: bool) -> None:
-        """The life is over; unless that is final, the rollout is to be started again."""
+        """The life is over; unless that is final, the rollout is to be started again.
+
+        A repeat is, before any that has not begun: its siblings may be waiting for it, and take up all the room.
+        """
         del self.open[life.rollout_id]
         if final:
             self.done.add(life.rollout_id)
+            return
+        self.again[life.rollout_id] = life
+        if self.has_repeats:
+            self.waiting.appendleft(life.rollout_id)
         else:
             self.waiting.append(life.rollout_id)
-            self.again[life.rollout_id] = life
 
     def start_over(self, lives: Iterable[Life]) -> None:
         """These lives were ended without a result."""

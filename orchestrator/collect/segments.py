@@ -97,6 +97,8 @@ class Kept:
     key: str
     start: int
     size: int
+    why: str = ""
+    """The class of a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +255,7 @@ def _take_line(found: Found, key: str, fields: Mapping[str, Any], start: int, si
         return
     Life.parse(fields["life"])
     item = (str(fields["rollout_id"]), fields["life"], bool(fields["failed"]), bool(fields["final"]))
-    found.lines.append(Kept(*item, key, start, size))
+    found.lines.append(Kept(*item, key, start, size, why_of(fields["row"]) if item[2] else ""))
 
 
 def _fields(url: str, line: bytes) -> dict[str, Any]:
@@ -287,7 +289,8 @@ class Writer:
         key, start = self._segments.key(self.epoch, self._chunks), 0
         await self._put(b"".join(encoded))
         for line, data in zip(lines, encoded, strict=True):
-            self.lines.append(Kept(line.rollout_id, line.life, line.failed, line.final, key, start, len(data)))
+            why = why_of(line.row) if line.failed else ""
+            self.lines.append(Kept(line.rollout_id, line.life, line.failed, line.final, key, start, len(data), why))
             start += len(data)
 
     async def _put(self, data: bytes) -> None:
@@ -322,3 +325,8 @@ def count_failures(lines: Iterable[Kept]) -> dict[str, int]:
         if line.failed:
             counts[line.rollout_id] = counts.get(line.rollout_id, 0) + 1
     return counts
+
+
+def why_of(row: Any) -> str:
+    """The class of a failure, of its facts."""
+    return str(row.get("_ng_failure_class", "")) if isinstance(row, Mapping) else ""
