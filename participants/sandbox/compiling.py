@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import anyio.to_thread
-
 from ..errors import Code, ParticipantError
 from .program import Program, Ran, SandboxLimits
 from .sandbox import Sandbox
@@ -31,8 +29,8 @@ async def compile_cpp(
     What the compiler says of the source is in the answer. Raises ParticipantError: EXECUTOR_FAILED where there is no
     compiler, or it cannot be contained; INVALID_REQUEST for a name that leads out of the folder.
     """
-    texts = {f"{output}.cpp": source, **(files or {})}
-    await anyio.to_thread.run_sync(write_files, folder, texts)
+    texts: dict[str, str | bytes] = {f"{output}.cpp": source, **(files or {})}
+    await write_files(folder, texts)
     command = ["g++", *flags, "-o", output, f"{output}.cpp"]
     ran = await sandbox.run(Program(command=command, folder=folder), limits or COMPILE_LIMITS)
     if ran.exit_code == 127:

@@ -44,6 +44,7 @@ def main(control_fd: int, order_fd: int, server: int) -> None:
     """Run what the order says and report to the server, whose process id is given."""
     with open(order_fd, encoding="utf-8") as file:
         order: Order = SimpleNamespace(**json.load(file))  # type: ignore[assignment]
+    os.set_inheritable(control_fd, False)  # Whoever has it can speak for the keeper.
     control = socket.socket(fileno=control_fd)
     try:
         report = _run(order, control, server)
@@ -149,8 +150,6 @@ def _become(order: "Order", tell: int) -> None:
         os.dup2(tell, _READY_FD)
         if filter_code:
             _offer(filter_code)
-        os.closerange(3, _FILTER_FD)
-        os.closerange(_READY_FD + 1, 65_536)
     elif not order.network and order.uid is not None:
         _try_leaving_network()
     if order.folder is not None and not order.bubblewrap:

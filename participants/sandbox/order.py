@@ -1,5 +1,6 @@
 """What the server tells a keeper to run, decided in pure functions: containment, limits, mounts, environment."""
 
+import functools
 import math
 import os
 import platform
@@ -180,6 +181,7 @@ def _rlimits(limits: SandboxLimits) -> dict[str, int]:
     }
 
 
+@functools.cache
 def python_paths() -> tuple[str, tuple[str, ...]]:
     """The interpreter for programs, and what of it lies outside the system's folders.
 
