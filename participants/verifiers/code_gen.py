@@ -11,7 +11,7 @@ a reward of 0; tests that are wrong are `invalid_request`, and a sandbox that ca
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,8 +80,8 @@ class CodeGenServer(ResourcesServer):
             wall_s=unit_test_timeout_secs, cpu_s=unit_test_timeout_secs, memory_bytes=memory_bytes
         )
         self._turns = anyio.Semaphore(num_processes)
-        self._sandbox = Sandbox(at_once=num_processes)
-        self._harness = ""
+        self.sandbox = Sandbox(at_once=num_processes)
+        self._command: Sequence[str] = ()
 
     @classmethod
     def conformance(cls) -> Conformance:
@@ -137,7 +137,7 @@ class CodeGenServer(ResourcesServer):
         program: Program | None = None
         if tests.language == "cpp":
             folder = await stack.enter_async_context(scratch_folder())
-            compiled = await compile_cpp(self._sandbox, code, folder)
+            compiled = await compile_cpp(self.sandbox, code, folder)
             if compiled.exit_code != 0:
                 judged.append(_failed(RUNTIME_ERROR, 0, "Compilation Error", compiled.stderr))
                 return
@@ -147,7 +147,7 @@ class CodeGenServer(ResourcesServer):
             await self._start_python()
             program = self._python(code, tests.fn_name)
         for number, (given, expected) in enumerate(zip(tests.inputs, tests.outputs, strict=True)):
-            ran = await self._sandbox.run(replace(program, stdin=program.stdin + given.encode()), self.limits)
+            ran = await self.sandbox.run(replace(program, stdin=program.stdin + given.encode()), self.limits)
             one = await anyio.to_thread.run_sync(self._judge_one, ran, number, expected, tests.fn_name)
             judged.append(one)
             if one.code is not True:
@@ -171,20 +171,18 @@ class CodeGenServer(ResourcesServer):
 
     async def _start_python(self) -> None:
         """Once, so that a missing interpreter is no fault of a program's."""
-        if self._harness:
+        if self._command:
             return
-        harness = await anyio.Path(_HARNESS).read_text(encoding="utf-8")
-        probe = replace(_interpreter(harness), stdin=b"")
-        ran = await self._sandbox.run(replace(probe, command=[*probe.command, "0"]))
+        command = await anyio.to_thread.run_sync(_interpreter)
+        ran = await self.sandbox.run(Program(command=[*command, "0"]))
         if ran.exit_code != 0:
-            told = ran.stderr.decode(errors="replace")[-MAX_TOLD:]
+            told = f"{_why(ran) or ran.ended}: {ran.stderr.decode(errors='replace')[-MAX_TOLD:]}"
             raise ParticipantError(Code.EXECUTOR_FAILED, f"Python does not start in the sandbox: {told}")
-        self._harness = harness
+        self._command = command
 
     def _python(self, code: str, fn_name: str | None) -> Program:
         source = code.encode(errors="replace")
-        bare = _interpreter(self._harness)
-        return replace(bare, command=[*bare.command, str(len(source)), fn_name or ""], stdin=source)
+        return Program(command=[*self._command, str(len(source)), fn_name or ""], stdin=source)
 
 
 def last_fenced(text: str) -> str:
@@ -204,8 +202,8 @@ def has_broken_tags(text: str, response: Mapping[str, Any]) -> bool:
     return any(reasoning.count(tag) > 1 for tag in _TAGS)
 
 
-def _interpreter(harness: str) -> Program:
-    return Program(command=[python_paths()[0], "-I", "-c", harness])
+def _interpreter() -> list[str]:
+    return [python_paths()[0], "-I", "-c", _HARNESS.read_text(encoding="utf-8")]
 
 
 def _same_result(expected: str, given: str) -> bool:

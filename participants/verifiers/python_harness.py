@@ -24,16 +24,19 @@ MODULES = (
 RECURSION_LIMIT = 50_000
 
 
-def at_hand(name: str) -> dict[str, Any]:
-    """The names that a solution begins with; `__name__` is `name`."""
+def namespace(name: str) -> dict[str, Any]:
+    """Where a solution defines its names; `__name__` is `name`.
+
+    What is at hand stands with the built-in names, which come first among them: so it is not taken for a definition of
+    the solution's, as `operator.add` would be for a function `add`.
+    """
     modules = [importlib.import_module(module) for module in MODULES]
     names: dict[str, Any] = {}
     for module in modules:
         public = getattr(module, "__all__", [each for each in vars(module) if not each.startswith("_")])
         names.update((each, getattr(module, each)) for each in public)
-    for built_in in vars(importlib.import_module("builtins")):
-        names.pop(built_in, None)
-    return {**names, **dict(zip(MODULES, modules, strict=True)), "__name__": name}
+    names |= {**dict(zip(MODULES, modules, strict=True)), **vars(importlib.import_module("builtins"))}
+    return {"__builtins__": names, "__name__": name}
 
 
 def read(size: int) -> bytes:
@@ -50,13 +53,13 @@ def main(size: str, function: str = "") -> None:
     sys.setrecursionlimit(RECURSION_LIMIT)
     sys.argv = ["solution.py"]
     if not function:
-        exec(source, at_hand("__main__"))
+        exec(source, namespace("__main__"))
         return
     arguments = [json.loads(line) for line in sys.stdin.read().split("\n")]
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.stdin = io.StringIO()
-    names = at_hand("solution")
+    names = namespace("solution")
     exec(source, names)
     owner = names.get("Solution")
     called = getattr(owner(), function) if owner is not None else names[function]

@@ -24,7 +24,7 @@ _LOCK = "lock"
 @asynccontextmanager
 async def scratch_folder() -> AsyncIterator[Path]:
     """An empty folder of this process's own; removed also where its user is cancelled."""
-    path = Path(await anyio.to_thread.run_sync(lambda: tempfile.mkdtemp(dir=_base())))
+    path = await anyio.to_thread.run_sync(_make)
     try:
         yield path
     finally:
@@ -48,8 +48,11 @@ def remove_abandoned(where: Path) -> None:
             os.close(lock)
 
 
-def _base() -> Path:
-    return _base_of(os.getpid())
+def _make() -> Path:
+    """Without bubblewrap a program has a user id of its own, and only passes through, to what is its own."""
+    path = Path(tempfile.mkdtemp(dir=_base_of(os.getpid())))
+    path.chmod(0o711)
+    return path
 
 
 @functools.lru_cache(maxsize=1)
@@ -57,6 +60,7 @@ def _base_of(pid: int) -> Path:
     """The folder of this process, made at first use."""
     remove_abandoned(Path(tempfile.gettempdir()))
     base = Path(tempfile.mkdtemp(prefix=PREFIX))
+    base.chmod(0o711)
     lock = os.open(base / f"{_LOCK}-{pid}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     (base / f"{_LOCK}-{pid}").rename(base / _LOCK)  # Nobody finds it before it is locked.

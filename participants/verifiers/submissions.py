@@ -120,8 +120,7 @@ class Submission:
 
     async def run(self, name: str, test: TestData) -> Outcome:
         """Run one test in a copy of the folder. Raises `executor_failed`."""
-        async with scratch_folder() as scratch:
-            folder = scratch / "work"
+        async with scratch_folder() as folder:
             await anyio.to_thread.run_sync(self._lay_out_test, folder, test)
             ran = await self._sandbox.run(self._program(folder), self._limits())
             trace = await anyio.to_thread.run_sync(_trace, folder)
@@ -198,7 +197,7 @@ class Submission:
         return len(marked)
 
     def _lay_out_test(self, folder: Path, test: TestData) -> None:
-        shutil.copytree(self._folder, folder, symlinks=True)
+        shutil.copytree(self._folder, folder, symlinks=True, dirs_exist_ok=True)
         (folder / "tmp").mkdir(exist_ok=True)
         (folder / "input.txt").write_bytes(_bytes(test.given))
         (folder / "correct_output.txt").write_bytes(_bytes(test.expected))
