@@ -13,7 +13,7 @@ import anyio
 
 from store import Life
 
-from .data import CallId, Peer, Reply, Request, on_the_wire
+from .data import MODE_HEADER, CallId, Peer, Reply, Request, on_the_wire
 from .episode import Episode
 from .errors import Code, ParticipantError
 from .gate import Gate, StepMode
@@ -166,6 +166,7 @@ class StepContext:
         await self._steps.enter_async_context(step)
         session = str(access.get("session_id", ""))
         headers = {"x-resources-session-id": session} if session else {}
+        headers |= {MODE_HEADER: "restart"} if mode == "replay" else {}
         cookies = {"cookie": str(access["cookie"])} if "cookie" in access else {}
         reply = await self._send(peer, f"/{name}", dict(arguments), call, {**headers, **cookies})
         self._waited = peer.role, session

@@ -21,7 +21,7 @@ import anyio
 
 from .activation import Activation, Final, Next, OutOfTime, Session, StepContext
 from .containment import contained
-from .data import Peer, Reply, Request, digest_of, uncaptured
+from .data import MODE_HEADER, Peer, Reply, Request, digest_of, uncaptured
 from .episode import RUN_STEPS, Episode, EpisodeRunner, body_of_run, export_episode, import_episode, reply_of_run
 from .errors import Code, ParticipantError
 from .exact import check_exact
@@ -145,7 +145,8 @@ class Agent(Holder[Session]):
             raise ParticipantError(Code.INVALID_REQUEST, f"{held.life} has session {held.state.session_id} open")
         held.state.session_id = session_id
         held.state.config = dict(request.body)
-        return Reply(200, {"agent_session_id": session_id})
+        restart = self.modes.checkpoint_mode == "restart"
+        return Reply(200, {"agent_session_id": session_id}, {MODE_HEADER: "restart"} if restart else {})
 
     async def _close(self, held: Held[Session], request: Request) -> Reply:
         session = held.state
@@ -181,7 +182,8 @@ class Agent(Holder[Session]):
     async def _run(self, held: Held[Session], request: Request) -> Reply:
         """`POST /run`: the agent owns the whole episode. A duplicate joins it or gets its result."""
         session = held.state
-        asked = body_of_run(held.life, request.body)
+        restart_only = self.modes.checkpoint_mode == "restart"
+        asked = replace(body_of_run(held.life, request.body), restart_only=restart_only)
         if session.episode is None:
             session.session_id = f"agent-{held.life.rollout_id}"
             session.episode = asked

@@ -230,7 +230,8 @@ class SessionHolder(Holder[Sessions]):
         return [
             held.life
             for held in self._held.values()
-            if any(every or session.lost or session.unexportable for session in held.state.open.values())
+            if held.state.restart_only
+            or any(every or session.lost or session.unexportable for session in held.state.open.values())
         ]
 
     def blockers(self, limit: int) -> tuple[list[Blocker], int]:
@@ -251,7 +252,7 @@ class SessionHolder(Holder[Sessions]):
         if self.checkpoint_mode == "restart":
             return
         async for held in in_turns(list(self._held.values())):
-            if not held.stopped and (scope is None or held.life in scope):
+            if not (held.stopped or held.state.restart_only) and (scope is None or held.life in scope):
                 self._unfrozen.update((session, None) for session in held.state.open.values() if session.to_export)
         if not self._json:
             await each(list(self._unfrozen), self._freeze)

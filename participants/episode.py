@@ -90,7 +90,7 @@ class Episode:
     boundary: int = 0
     verify_mode: StepMode = "wait"
     restart_only: bool = False
-    """The resources server declares no export, so this rollout cannot be captured."""
+    """The agent or the resources server can export nothing, so this rollout cannot be captured."""
     response: Any = None
     result: Any = None
     failure: Mapping[str, Any] | None = None
@@ -269,6 +269,7 @@ class EpisodeRunner:
         headers = {
             "x-resources-session-id": _session_of(held.life),
             "x-agent-session-id": f"agent-{held.life.rollout_id}",
+            **({MODE_HEADER: "restart"} if episode.restart_only else {}),
         }
         request = Request(route=route, body=body, life=life, call=call, headers=headers)
         while True:
@@ -325,13 +326,18 @@ def _after(episode: Episode, then: str, reply: Reply) -> Episode:
     match episode.step:
         case "seed":
             mode: StepMode = "replay" if reply.headers.get(VERIFY_HEADER) == "replay" else "wait"
-            restart_only = reply.headers.get(MODE_HEADER, "exported") == "restart"
-            return replace(episode, step=then, verify_mode=mode, restart_only=restart_only)
+            return replace(episode, step=then, verify_mode=mode, restart_only=_is_restart(episode, reply))
+        case "open":
+            return replace(episode, step=then, restart_only=_is_restart(episode, reply))
         case "activate":
             return replace(episode, step=then, response=reply.body)
         case "verify":
             return _verified(replace(episode, step=then), reply.body)
     return replace(episode, step=then)
+
+
+def _is_restart(episode: Episode, reply: Reply) -> bool:
+    return episode.restart_only or reply.headers.get(MODE_HEADER) == "restart"
 
 
 def _verified(episode: Episode, body: Any) -> Episode:

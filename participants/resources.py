@@ -110,18 +110,19 @@ class ResourcesServer(SessionHolder):
     async def _one_step(self, held: Held[Sessions], request: Request) -> Reply:
         sessions, call = held.state, request.call
         session_id = session_id_of(request) or sessions.only or DEFAULT_SESSION
-        mode = self._mode_of(request.route)
+        mode = self._mode_of(request)
+        sessions.restart_only |= _is_of_restart(request)
         what, inside = request.route.strip("/"), bool(call and call.parent)
         with self.working(held):
             async with self.gate.step(held.life, what, mode, reason=f"{what} is running", inside_wait=inside):
                 reply = await self._serve(sessions, session_id, request)
                 return self._counted(held, session_id, request, mode, reply)
 
-    def _mode_of(self, route: str) -> StepMode:
+    def _mode_of(self, request: Request) -> StepMode:
         """Of the step that serves a call; nobody waits for one of what is started over anyway."""
-        if self.checkpoint_mode == "restart":
+        if self.checkpoint_mode == "restart" or _is_of_restart(request):
             return "replay"
-        return self.checkpoint_verify if route == VERIFY else "wait"
+        return self.checkpoint_verify if request.route == VERIFY else "wait"
 
     def _counted(self, held: Held[Sessions], session_id: str, request: Request, mode: str, reply: Reply) -> Reply:
         """Count a completed call as its caller does; the counts of a session end with it."""
@@ -158,7 +159,7 @@ class ResourcesServer(SessionHolder):
             del sessions.closed[next(iter(sessions.closed))]
 
     async def _serve(self, sessions: Sessions, session_id: str, request: Request) -> Reply:
-        token = _outer.set(Outer(request, self._mode_of(request.route)))
+        token = _outer.set(Outer(request, self._mode_of(request)))
         try:
             match request.route:
                 case "/seed_session":
@@ -253,6 +254,11 @@ class ResourcesServer(SessionHolder):
         session = sessions.find(session_id)
         sessions.open[session_id] = sessions.open.pop(session_id)
         return session
+
+
+def _is_of_restart(request: Request) -> bool:
+    """Whether its caller says that nothing of this rollout can be captured."""
+    return request.headers.get(MODE_HEADER) == "restart"
 
 
 def _result(result: Any) -> dict[str, Any]:

@@ -128,6 +128,8 @@ class Sessions:
     open: dict[str, ResourcesSession] = field(default_factory=dict)
     closed: dict[str, None] = field(default_factory=dict)
     """In order; also of ids that were never seeded: a seed that comes late is refused."""
+    restart_only: bool = False
+    """Callers say that nothing of this rollout can be captured: nobody waits for it, and none of these is exported."""
 
     @property
     def only(self) -> str:

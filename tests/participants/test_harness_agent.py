@@ -19,12 +19,12 @@ from participants.sandbox import python_paths
 from participants.servers import CounterServer
 from store import Life
 from tests.support import black_box
+from tests.support.marks import MARK, marked
 from tests.support.owners import Pause
 from tests.support.waiting import until_asked
 
 pytestmark = [pytest.mark.process, pytest.mark.anyio]
 
-MARK = "MIDFLIGHT_TEST_BLACK_BOX"
 LIFE, NEXT = Life("r0", 1, 0, 0), Life("r0", 1, 1, 1)
 PYTHON = python_paths()[0]
 ALL_GONE_S = 20.0
@@ -125,18 +125,6 @@ class Harness:
 
 async def _so(value: Any) -> Any:
     return value
-
-
-def marked(mark: str) -> list[int]:
-    """Processes with this in their environment."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        try:
-            if folder.name.isdigit() and f"{MARK}={mark}\0".encode() in (folder / "environ").read_bytes():
-                found.append(int(folder.name))
-        except OSError:
-            continue
-    return found
 
 
 def row(*acts: Any) -> dict[str, Any]:

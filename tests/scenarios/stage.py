@@ -62,6 +62,8 @@ class Stage:
     """Settings of the model server, beside those of its endpoint."""
     agent: dict[str, Any] = field(default_factory=dict)
     """Options of the agent."""
+    agent_server: str | None = None
+    """`module:Class`; the tool loop that ships if there is none."""
     environment: dict[str, Any] = field(default_factory=dict)
     """Options of the environment server."""
     resources: str = "tests.support.logged_counter:LoggedCounter"
@@ -106,13 +108,13 @@ class Stage:
         counter = {"log": str(self.counter_log), "hold": str(self._tool_hold), **self.counter}
         endpoint = {"base_url": self.backend.base_url, "model": self.backend.model, **self.model}
         resources = {RESOURCES: urls[RESOURCES]}
-        agent_options = {"dialect": "chat", **self.agent}
+        agent = {"server": self.agent_server, "options": self.agent, "dialect": "chat"}
         own: dict[str, dict[str, Any]] = {
             "environment.main": {
                 "peers": {"agent.main": urls["agent.main"], **resources},
                 "options": self.environment,
             },
-            "agent.main": {"peers": {"model.main": urls["model.main"], **resources}, "options": agent_options},
+            "agent.main": {"peers": {"model.main": urls["model.main"], **resources}, **agent},
             "model.main": {"model": endpoint, "capture": str(self.ledger) if self.capture else None},
             RESOURCES: {"server": self.resources, "options": counter, "peers": {"model.main": urls["model.main"]}},
         }

@@ -1,6 +1,7 @@
 """A black-box agent for tests: a program that does what its standard input says, with the standard library alone.
 
 The prompt holds `do: ` and a JSON list of acts, such as `["chat", "hello"]`; what the last one said is the answer.
+Without, it is a tool loop over the task.
 """
 
 import json
@@ -16,12 +17,17 @@ from typing import Any
 SLEEPS = [sys.executable, "-c", "import time; time.sleep(1000)"]
 
 
+def fetch(url: str, body: Any) -> str:
+    """The answer. Raises HTTPError where it is a refusal."""
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    with urllib.request.urlopen(request) as reply:
+        return str(reply.read().decode())
+
+
 def post(url: str, body: Any) -> str:
     """What is answered: text of the model, a tool's JSON, or the status and code of a refusal."""
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
     try:
-        with urllib.request.urlopen(request) as reply:
-            said = str(reply.read().decode())
+        said = fetch(url, body)
     except urllib.error.HTTPError as error:
         told = json.loads(error.read())["error"]
         return f"{error.code} {told['code'] if isinstance(told, dict) else told}"
@@ -86,9 +92,33 @@ def act(name: str, *given: Any) -> str:
     return ""
 
 
+def loop() -> str:
+    """Ask, call the tools that are asked for, and ask again; gives the last word."""
+    with open("task.json", encoding="utf-8") as file:
+        task = json.load(file)
+    tools = [
+        {"type": "function", "function": {"name": t["name"], "parameters": t["parameters"]}} for t in task["tools"]
+    ]
+    messages = list(task["input"])
+    while True:
+        body = {"model": os.environ["OPENAI_MODEL"], "messages": messages, "tools": tools}
+        said = json.loads(fetch(f"{os.environ['OPENAI_BASE_URL']}/chat/completions", body))["choices"][0]["message"]
+        if not said.get("tool_calls"):
+            return str(said["content"])
+        messages.append(said)
+        for call in said["tool_calls"]:
+            name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
+            found = fetch(f"{os.environ['MIDFLIGHT_TOOLS_URL']}/{name}", arguments)
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": found})
+
+
 def main() -> None:
     """Act."""
-    said = [act(*each) for each in json.loads(sys.stdin.read().partition("do: ")[2])]
+    prompt = sys.stdin.read()
+    if "do: " not in prompt:
+        sys.stdout.write(loop())
+        return
+    said = [act(*each) for each in json.loads(prompt.partition("do: ")[2])]
     sys.stdout.write(said[-1])
 
 
