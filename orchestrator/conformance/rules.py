@@ -24,7 +24,7 @@ class Rule:
     sentence: str
     need: Need
     check: Callable[[Trial, Group], Awaitable[None]]
-    most: int = 6
+    most: int = 4
     """Cases, or cohorts of them, that it is tried on unless the trial is thorough."""
 
 

@@ -96,7 +96,7 @@ def _tampering_class(found: type[ResourcesServer], plan: _Tampering) -> type[Res
 async def bad_states(trial: Trial, group: Group) -> None:
     """An export with a field missing, cut short, or of another type is refused, or is taken as it is."""
     run = await trial.record(group)
-    for done in trial.some([done for done in run.refs if done < len(run.steps)], BOUNDARIES):
+    for done in trial.boundaries([done for done in run.refs if done < len(run.steps)], BOUNDARIES):
         async with trial.restored(run, done) as found:
             exported = await found.at.server.export_session(await _session(found.at, found.play))
         every = list(mutations(exported))

@@ -30,7 +30,7 @@ ROUNDS = 4
 async def stale_attempts_change_nothing(trial: Trial, group: Group) -> None:
     """Attempt N tries everything while attempt N + 1 goes on."""
     run = await trial.record(group)
-    for done in trial.some(run.refs, 3):
+    for done in trial.boundaries(run.refs, 3):
         async with trial.restored(run, done) as found:
             for number in range(done, len(run.steps)):
                 await _all_refused(found.at, run.play, "stale_life", found.told, "the attempt that is over")
@@ -53,7 +53,7 @@ async def _all_refused(at: Stand, play: Play, code: str, told: list[str], whose:
 async def seeding_twice(trial: Trial, group: Group) -> None:
     """A repeated seed returns the session, and what it had done."""
     run = await trial.record(group)
-    for done in trial.some(run.refs, 3):
+    for done in trial.boundaries(run.refs, 3):
         async with trial.restored(run, done) as found:
             for number, step in enumerate(run.steps):
                 if step.kind == "seed":
@@ -105,7 +105,7 @@ async def sure(trial: Trial, group: Group) -> tuple[list[Answer], Play]:
 async def closed_stays_closed(trial: Trial, group: Group) -> None:
     """Close, close before seed, and retire; others go on."""
     run = await trial.record(group)
-    for done in trial.some(run.refs, 2):
+    for done in trial.boundaries(run.refs, 2):
         async with trial.restored(run, done) as found:
             at, before = found.at, found.told
             late = begin(at, group)

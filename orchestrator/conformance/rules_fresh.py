@@ -22,7 +22,7 @@ async def restores_later(trial: Trial, group: Group) -> None:
 async def _elsewhere(trial: Trial, group: Group, later_s: float, told: str) -> None:
     run = await trial.record(group)
     boundaries = [done for done in run.refs if done < len(run.steps)]
-    for done in trial.some(boundaries, BOUNDARIES):
+    for done in trial.boundaries(boundaries, BOUNDARIES):
         answers = await trial.elsewhere(run, done, later_s)
         for number, (answer, wanted) in enumerate(zip(answers, run.answers[done:], strict=True), done):
             if not answer.same(wanted):

@@ -1,10 +1,10 @@
 """Tries the rules on a class: chooses cases, gives each trial a limit, and shrinks what breaks a rule."""
 
-import random
 import sys
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 
 import anyio
 
@@ -73,23 +73,17 @@ async def _try_rule(trial: Trial, rule: Rule) -> RuleOutcome:
     told = RuleOutcome(rule=rule.name, sentence=rule.sentence, outcome="not tried")
     if reason := why_not(rule, trial.subject):
         return replace(told, said=reason)
-    groups, found = chosen(trial, rule.most), None
+    groups, found = trial.choose(rule.most), None
     for number, group in enumerate(groups, 1):
         found = await attempt(trial, rule, group)
         if found is not None:
-            found = await shrink(group, found, lambda smaller: attempt(trial, rule, smaller))
+            shorter = replace(trial, shortening=True)
+            found = await shrink(group, found, partial(attempt, shorter, rule))
             told = replace(told, outcome="broken", said=found.said, steps=found.steps, tried=number)
             break
     else:
         told = replace(told, outcome="kept", tried=len(groups))
     return replace(told, notes=tuple(trial.measures.notes), seconds=time.perf_counter() - began)
-
-
-def chosen(trial: Trial, most: int) -> Sequence[Group]:
-    """The first case, and some others by the seed; all where the trial is thorough."""
-    if trial.thorough or len(trial.groups) <= most:
-        return trial.groups
-    return [trial.groups[0], *random.Random(trial.seed).sample(trial.groups[1:], most - 1)]
 
 
 async def attempt(trial: Trial, rule: Rule, group: Group) -> Violation | None:

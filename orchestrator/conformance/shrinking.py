@@ -5,6 +5,7 @@ Otherwise calls are left out, halves first and at last one at a time, for as lon
 """
 
 import itertools
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,8 @@ from .reports import Violation
 from .subject import Group
 
 MAX_TRIES = 120
+MAX_S = 60.0
+"""After so long what was found has to do."""
 PAIRS_UP_TO = 8
 """Calls, of which all pairs are tried."""
 
@@ -24,11 +27,12 @@ Try = Callable[[Group], Awaitable[Violation | None]]
 class _Search:
     group: Group
     attempt: Try
+    ends: float
     left: int = MAX_TRIES
 
     async def breaks(self, places: Sequence[Place]) -> Violation | None:
         """What is found with these calls alone; nothing once too much was tried."""
-        if self.left <= 0:
+        if self.left <= 0 or time.monotonic() > self.ends:
             return None
         self.left -= 1
         return await self.attempt(with_calls(self.group, places))
@@ -37,7 +41,7 @@ class _Search:
 async def shrink(group: Group, found: Violation, attempt: Try) -> Violation:
     """The violation with the fewest calls that was found; `attempt` says what a group breaks."""
     places = [(who, number) for who, case in enumerate(group) for number in range(len(case.calls))]
-    search = _Search(group, attempt)
+    search = _Search(group, attempt, time.monotonic() + MAX_S)
     for few in _few(places):
         if len(few) < len(places) and (shorter := await search.breaks(few)) is not None:
             return shorter

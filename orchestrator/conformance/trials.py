@@ -28,7 +28,10 @@ class Trial:
     thorough: bool = False
     seed: int = 0
     groups: Sequence[Group] = ()
+    shortening: bool = False
+    """Whether a sequence that breaks a rule is being shortened."""
     measures: Measures = field(default_factory=Measures)
+    _recordings: dict[int, Recording] = field(default_factory=dict)
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     _child: Child | None = None
 
@@ -46,17 +49,31 @@ class Trial:
         """Another group; None where there is no other."""
         return next((other for other in self.groups if other[0].row != group[0].row), None)
 
-    def some(self, counts: Iterable[int], most: int) -> list[int]:
-        """A few of these boundaries, the first and the last among them; all where the trial is thorough."""
-        every = list(counts)
+    def some(self, numbers: Iterable[int], most: int) -> list[int]:
+        """A few of these, evenly, the first and the last among them; all where the trial is thorough."""
+        every = list(numbers)
         if self.thorough or len(every) <= most:
             return every
-        chosen = random.Random(self.seed).sample(every[1:-1], most - 2)
-        return sorted([every[0], every[-1], *chosen])
+        return [every[round(place * (len(every) - 1) / (most - 1))] for place in range(most)]
+
+    def boundaries(self, numbers: Iterable[int], most: int) -> list[int]:
+        """A few of these boundaries; all of a sequence that is being shortened, which could else hide in the others."""
+        return list(numbers) if self.shortening else self.some(numbers, most)
+
+    def choose(self, most: int) -> Sequence[Group]:
+        """The first case, and some others by the seed; all where the trial is thorough."""
+        if self.thorough or len(self.groups) <= most:
+            return self.groups
+        others = random.Random(self.seed).sample(self.groups[1:], len(self.groups) - 1)
+        return [self.groups[0], *others[: most - 1]]
 
     async def record(self, group: Group) -> Recording:
-        """An uninterrupted run."""
-        return await record(self.subject, group)
+        """An uninterrupted run; one for all rules, unless calls were left out."""
+        if all(group is not each for each in self.groups):
+            return await record(self.subject, group)
+        if id(group) not in self._recordings:
+            self._recordings[id(group)] = await record(self.subject, group)
+        return self._recordings[id(group)]
 
     @asynccontextmanager
     async def restored(self, run: Recording, done: int, *, at_life: Play | None = None) -> AsyncIterator["Restored"]:
