@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
 from .data import Reply, Request
 from .output_text import output_text
 from .resources import SEED, ResourcesServer
@@ -41,6 +43,26 @@ class Turn:
     truncated: bool = False
     """The environment stops before that."""
     info: Mapping[str, Any] = field(default_factory=dict)
+
+
+class _Kept(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    key: str
+    action: str
+    reply: dict[str, Any]
+
+
+class _Own(BaseModel):
+    """What the base keeps in the state."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    steps: int = 0
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    kept: _Kept | None = None
 
 
 class GymnasiumServer(ResourcesServer):
@@ -110,6 +132,12 @@ class GymnasiumServer(ResourcesServer):
         own = self._own(session)
         return {name: own[name] for name in ("reward", "terminated", "truncated")}
 
+    async def import_session(self, session: ResourcesSession, exported: Any) -> None:
+        """The state again. Raises where the base's own part of it is malformed; extend it with what is yours."""
+        if _OWN in exported:
+            _Own.model_validate(exported[_OWN])
+        session.state = exported
+
     async def _reset(self, session: ResourcesSession) -> dict[str, Any]:
         if self._own(session)["steps"]:
             raise ToolError("this has begun: seed a new session to begin another", 409)
@@ -140,6 +168,5 @@ class GymnasiumServer(ResourcesServer):
         raise ToolError("a step has either a response object or an action in words", 422)
 
     def _own(self, session: ResourcesSession) -> dict[str, Any]:
-        fresh = {"steps": 0, "reward": 0.0, "terminated": False, "truncated": False, "kept": None}
-        own: dict[str, Any] = session.state.get(_OWN, fresh)
-        return own
+        own: dict[str, Any] | None = session.state.get(_OWN)
+        return _Own().model_dump() if own is None else own

@@ -75,11 +75,9 @@ class BlackjackServer(GymnasiumServer):
         return Turn(told(session.state, over=over), float(reward or 0), terminated=over)
 
     async def import_session(self, session: ResourcesSession, exported: Any) -> None:
-        """The game again. Raises where there is no generator or are no hands in it."""
-        loaded(exported["generator"])
-        if not value(exported["player"]) or not value(exported["dealer"]):
-            raise ValueError("a hand is empty")
-        session.state = exported
+        """The game again. Raises where there is no generator, or are no hands."""
+        check_game(exported)
+        await super().import_session(session, exported)
 
     @classmethod
     def conformance(cls) -> Conformance:
@@ -130,6 +128,16 @@ def told(game: dict[str, Any], *, over: bool = False) -> str:
     if not over:
         return f"{own} The dealer shows {game['dealer'][0]}."
     return f"{own} The dealer's hand: {', '.join(game['dealer'])}, which is {value(game['dealer'])}. The game is over."
+
+
+def check_game(game: Any) -> None:
+    """Raises KeyError, TypeError or ValueError for what is no game."""
+    loaded(game["generator"])
+    if type(game["seed"]) is not int:
+        raise TypeError("the seed is no whole number")
+    for hand in (game["player"], game["dealer"]):
+        if type(hand) is not list or len(hand) < 2 or not set(hand) <= set(RANKS):
+            raise ValueError(f"{hand!r:.80} is no hand")
 
 
 def saved(generator: random.Random) -> list[Any]:

@@ -133,7 +133,15 @@ async def test_what_is_no_game_is_refused_when_it_is_restored() -> None:
     old = BlackjackServer()
     await Caller(old)("/seed_session", {"seed": 1})
     [session] = old.held()[0].state.open.values()
-    damages: list[dict[str, Any]] = [{"generator": [3, [1, 2], None]}, {"player": []}, {"dealer": ["X"]}]
+    damages: list[dict[str, Any]] = [
+        {"generator": [3, [1, 2], None]},
+        {"player": []},
+        {"dealer": ["10", "X"]},
+        {"seed": "1"},
+        {"gymnasium": None},
+        {"gymnasium": {"steps": "1"}},
+        {"gymnasium": {"rewards": 1.0}},
+    ]
     for broken in damages:
         session.exported = session.frozen = None
         was = session.state
