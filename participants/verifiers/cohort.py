@@ -63,7 +63,7 @@ class CohortLimits:
     waiter_timeout_s: float = 1800.0
     """Of one verify, whatever its cohort does."""
     terminal_ttl_s: float = 21600.0
-    """For which a cohort that is over is kept by a server that takes part in no run."""
+    """For which a cohort that is over is kept where no life of it is open in a run."""
     terminal_max: int = 4096
     """At most so many of those."""
 
@@ -106,6 +106,8 @@ class Member:
     reward: float | None = None
     pending: int = 0
     """The epoch in which a next life of it may still come; 0 for none."""
+    done: bool = False
+    """Its result is durable elsewhere: it never comes again."""
 
     @property
     def rollout(self) -> str:
@@ -115,7 +117,7 @@ class Member:
     def passed(self, floor: Floor) -> bool:
         """Whether nobody can ask for its reward any more."""
         below = self.life is not None and position(self.life) < floor
-        return below and (not self.pending or self.pending < floor.epoch)
+        return self.done or (below and (not self.pending or self.pending < floor.epoch))
 
 
 @dataclass(slots=True, eq=False)
@@ -139,11 +141,6 @@ class Cohort:
     def over(self) -> bool:
         """Whether it is decided, one way or the other."""
         return self.phase in OVER
-
-    @property
-    def has_lives(self) -> bool:
-        """Whether it is of a run: its members have lives."""
-        return any(member.life is not None for member in self.members.values())
 
     @property
     def answers(self) -> tuple[str, ...]:

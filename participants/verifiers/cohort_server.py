@@ -253,7 +253,7 @@ class CohortServer(JudgingServer):
     def finish(self, life: Life) -> None:
         """As every holder does; what is undecided goes on without it."""
         super().finish(life)
-        self.cohorts.leave(life, self._now())
+        self.cohorts.done(life, self._now())
 
     def raise_floor(self, floor: Floor) -> None:
         """As every holder does."""

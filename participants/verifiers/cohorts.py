@@ -8,9 +8,11 @@ with another answer, that is too late. A later attempt of a group supersedes the
 What is over outlives the process, because members that have their reward never come again: `export` gives what concerns
 a scope, and `import_` what concerns a restore. It is kept until nobody can ask for it any more:
 
-    in a run        the floor has passed each member. One that an adopted controller or a restore may bring back
-                    counts as pending in that epoch until its life of that epoch has come and is passed as well
-    without a run   for `terminal_ttl_s`, and at most `terminal_max` of them
+    a life of it is open in a run    it stays
+    of a run, and not open           until each member is done, or the floor has passed it. One that a controller which
+                                     has just come, or its restore, may bring back counts as pending in that epoch,
+                                     until its life of that epoch has come and is passed as well
+    not open, whoever it is of       for `terminal_ttl_s`, and at most `terminal_max` of them
 
 Times are active time, which stands still while a checkpoint is open.
 """
@@ -41,8 +43,8 @@ class Cohorts:
         self._cohorts: dict[str, Cohort] = {}
         self._newest: dict[str, CohortKey] = {}
         """The newest attempt of each group."""
-        self._undecided: dict[str, Cohort] = {}
-        """By rollout."""
+        self._of: dict[str, Cohort] = {}
+        """The newest of each rollout."""
         self._floor = Floor()
         self._in_run = False
         self._next_sweep = 0.0
@@ -102,9 +104,11 @@ class Cohorts:
         member = cohort.members.get(asked.index)
         if member is None:
             member = cohort.members[asked.index] = Member(asked.index, asked.life, asked.digest)
-        member.life = asked.life
-        if asked.life is not None and asked.life.epoch >= member.pending:
-            member.pending = 0
+        member.life, member.done = asked.life, False
+        if asked.life is not None:
+            self._of[asked.life.rollout_id] = cohort
+            if asked.life.epoch >= member.pending:
+                member.pending = 0
 
     def _place(self, cohort: Cohort, asked: Joining, now: float) -> None:
         before = cohort.members.get(asked.index)
@@ -112,19 +116,29 @@ class Cohorts:
             cohort.move(Event.LOSE, now)
         cohort.members[asked.index] = Member(asked.index, asked.life, asked.digest, asked.answer, asked.boundary)
         if asked.life is not None:
-            self._undecided[asked.life.rollout_id] = cohort
+            self._of[asked.life.rollout_id] = cohort
         if cohort.phase is Phase.COLLECTING and len(cohort.members) == cohort.size:
             cohort.move(Event.FILL, now)
         self._changed(cohort)
 
     def leave(self, life: Life, now: float) -> None:
         """A life is over: nothing is decided with its answer any more. What is decided stays so."""
-        cohort = self._undecided.get(life.rollout_id)
-        if cohort is None:
-            return
-        for member in [m for m in cohort.members.values() if m.life is not None and m.rollout == life.rollout_id]:
-            if member.life is not None and position(member.life) <= position(life):
-                self._remove(cohort, member.index, now)
+        if (found := self._member(life)) is not None and not found[0].over:
+            self._remove(found[0], found[1].index, now)
+
+    def done(self, life: Life, now: float) -> None:
+        """As `leave`; and the result of its rollout is durable, so that it never asks for it again."""
+        self.leave(life, now)
+        if (found := self._member(life)) is not None:
+            found[1].done = True
+
+    def _member(self, life: Life) -> tuple[Cohort, Member] | None:
+        """Where its rollout is, with no newer life."""
+        cohort = self._of.get(life.rollout_id)
+        for member in cohort.members.values() if cohort else ():
+            if member.life is not None and member.rollout == life.rollout_id:
+                return (cohort, member) if cohort and position(member.life) <= position(life) else None
+        return None
 
     def remove(self, cohort: Cohort, index: int, now: float) -> None:
         """A member has been told that it failed."""
@@ -133,7 +147,8 @@ class Cohorts:
 
     def _remove(self, cohort: Cohort, index: int, now: float) -> None:
         member = cohort.members.pop(index)
-        self._undecided.pop(member.rollout, None)
+        if self._of.get(member.rollout) is cohort:
+            del self._of[member.rollout]
         if cohort.phase is Phase.EVALUATING:
             cohort.move(Event.LOSE, now)
         if not cohort.members:
@@ -166,7 +181,6 @@ class Cohorts:
         cohort.kept.clear()
         for member in cohort.members.values():
             member.answer = None
-            self._undecided.pop(member.rollout, None)
         self._changed(cohort)
 
     def ends_at(self, cohort: Cohort) -> float:
@@ -186,18 +200,25 @@ class Cohorts:
     # How what is over is bounded
 
     def sweep(self, now: float) -> None:
-        """End what has taken too long; outside of a run also forget what has been over for long."""
+        """End what has taken too long, and forget what has been over for long and is not open in a run."""
         self._next_sweep = now + SWEEP_S
         for cohort in list(self._cohorts.values()):
             self.expire(cohort, now)
-        kept = [c for c in self._cohorts.values() if c.over and not (self._in_run and c.has_lives)]
-        kept.sort(key=lambda cohort: cohort.since)
+        kept = sorted((c for c in self._over() if not self._is_open(c)), key=lambda cohort: cohort.since)
         many = len(kept) - self._limits.terminal_max
         for number, cohort in enumerate(kept):
             if number < many or now - cohort.since > self._limits.terminal_ttl_s:
                 self._drop(cohort)
 
+    def _is_open(self, cohort: Cohort) -> bool:
+        """Whether a life of it can still act in a run."""
+        lives = (member.life for member in cohort.members.values() if not member.done)
+        return self._in_run and any(life is not None and position(life) >= self._floor for life in lives)
+
     def _drop(self, cohort: Cohort) -> None:
+        for member in cohort.members.values():
+            if self._of.get(member.rollout) is cohort:
+                del self._of[member.rollout]
         if self._cohorts.get(cohort.key.text) is cohort:
             del self._cohorts[cohort.key.text]
         if self._newest.get(cohort.key.group) == cohort.key:
@@ -273,6 +294,7 @@ class Cohorts:
     def _put(self, cohort: Cohort) -> None:
         key = cohort.key
         self._cohorts[key.text] = cohort
+        self._of.update((member.rollout, cohort) for member in cohort.members.values() if member.life is not None)
         newest = self._newest.get(key.group)
         if key.group and (newest is None or newest.attempt < key.attempt):
             self._newest[key.group] = key

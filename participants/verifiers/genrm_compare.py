@@ -156,16 +156,12 @@ class GenRMCompareServer(CohortServer):
 
     def load_answer(self, answer: dict[str, Any]) -> tuple[Answer, str]:
         """What is compared, and its digest. Raises `invalid_request`."""
-        try:
-            read = Answer(**answer)
-        except TypeError as error:
-            raise ParticipantError(Code.INVALID_REQUEST, f"the answer of a join is malformed: {error}") from error
-        texts = (
-            isinstance(read.text, str) and isinstance(read.reasoning, str) and isinstance(read.principle, str | None)
-        )
-        if not texts or not _is_history(read.history):
+        history, texts = answer.get("history"), [answer.get(name) for name in ("text", "reasoning", "principle")]
+        *needed, principle = texts
+        strings = all(isinstance(text, str) for text in needed) and isinstance(principle, str | None)
+        if len(answer) != 1 + len(texts) or not strings or not _is_history(history):
             raise ParticipantError(Code.INVALID_REQUEST, "the answer of a join is malformed")
-        return read, hashlib.sha256(orjson.dumps(answer, option=orjson.OPT_SORT_KEYS)).hexdigest()
+        return Answer(**answer), hashlib.sha256(orjson.dumps(answer, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     def _principle_of(self, given: str | None) -> str | None:
         """What the judge is told to go by."""

@@ -25,6 +25,7 @@ NO_TEXT = "None"
 """Stands for an answer without text."""
 READ_CHARS = 16_384
 """Of the end of what the judge says; a verdict stands there."""
+SKIP_CHARS = 1024
 _CODE = re.compile(r"```.*?```", re.DOTALL)
 _STYLES = (
     re.compile(r"^#{1,6}\s", re.MULTILINE),
@@ -131,8 +132,11 @@ def parse_verdict(said: str) -> Verdict:
     while (at := text.find("{", at)) >= 0:
         try:
             value, end = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
+        except ValueError:
             at += 1
+            continue
+        except RecursionError:  # Each further level in would cost as much; nobody puts a verdict there.
+            at += SKIP_CHARS
             continue
         found, at = _verdict(value) or found, end
     if found is None:
