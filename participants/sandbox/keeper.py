@@ -5,7 +5,8 @@
 Rules:
 - The program has nothing of the keeper but its standard streams; the keeper gives its own up once it has started.
 - The keeper adopts orphans, so that each process of the program stays below it, wherever it goes: it is over when the
-  keeper has no child any more. Only direct children are signalled: their numbers cannot have passed to others.
+  keeper has no child any more. Only direct children are killed: their numbers cannot have passed to others. Where
+  neither a namespace nor a user of its own ends all at one stroke, all are stopped first, or they could fork faster.
 - The keeper lives on when the server is killed, in a session of its own, sees its end on the socket between them, and
   ends the program. Where the keeper itself is killed, bubblewrap dies with it and the kernel clears the namespace;
   without bubblewrap only the program's first process does.
@@ -208,7 +209,7 @@ def _try_leaving_network() -> None:
 def _restrict(order: "Order", filter_code: bytes) -> None:
     """Without bubblewrap: what a process can give up by itself."""
     kernel.no_new_privileges()
-    processes = order.processes + (0 if order.uid is not None else _processes_of_user())
+    processes = order.processes + (0 if order.uid is not None else _processes_of_user() - 1)
     _limit(resource.RLIMIT_NPROC, processes)
     own = [order.folder] if order.folder is not None else []
     kernel.restrict_files(list(order.readable), [*own, *order.devices], network=order.network)
@@ -217,7 +218,7 @@ def _restrict(order: "Order", filter_code: bytes) -> None:
 
 
 def _processes_of_user() -> int:
-    """Threads that this user has already, which count against the limit."""
+    """Threads that this user has already, this one among them, which count against the limit."""
     count = 0
     for name in os.listdir("/proc"):
         try:
@@ -290,6 +291,8 @@ class _Watch:
 def _end_all(child: int, uid: int | None) -> int:
     """Kill until nothing is left below this process; the wait status of `child`."""
     status = 0
+    if uid is None:
+        tree.stop_all()
     while True:
         if uid is not None:
             _kill_user(uid)

@@ -26,6 +26,8 @@ READY_FD, FILTER_FD = 9, 8
 _READY = f'printf + >&{READY_FD}; exec {READY_FD}>&-; exec "$@"'
 """Says from inside that containment stands: what ends after that is the program, and not bubblewrap."""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+FEW_ARENAS = {"MALLOC_ARENA_MAX": "2"}
+"""Else glibc reserves 64 MiB of address space for each thread, and a dozen threads are all that fit."""
 SMALL_BYTES = 64 << 20
 """At most so much shared memory: multiprocessing wants a little of it."""
 
@@ -82,7 +84,7 @@ def make_order(
     readable = [*SYSTEM, *SETTINGS, *(NETWORK_SETTINGS if program.network else ())]
     more = [(path, path) for path in python] + [(inside, str(path)) for inside, path in program.read_only.items()]
     home = WORK if bubblewrap else str(folder)
-    fixed = {"PATH": PATH, "HOME": home, "LANG": "C.UTF-8", "TMPDIR": "/tmp" if bubblewrap else home}
+    fixed = {"PATH": PATH, "HOME": home, "LANG": "C.UTF-8", "TMPDIR": "/tmp" if bubblewrap else home, **FEW_ARENAS}
     mounts = _mounts(folder, more, stage=bubblewrap != "" and uid is not None)
     filter_code = call_filter(platform.machine(), sockets=program.network or bubblewrap != "")
     prefix = []
@@ -140,7 +142,7 @@ def _check(program: Program) -> None:
         raise ParticipantError(Code.INVALID_REQUEST, "a program needs a command, and none of its words may hold a NUL")
     if any("=" in name for name in program.environment):
         raise ParticipantError(Code.INVALID_REQUEST, "a name in a program's environment holds an equals sign")
-    paths = [program.folder, *program.read_only.values()]
+    paths = [program.folder, *program.read_only.values(), *map(Path, program.read_only)]
     if not all(path is None or path.is_absolute() for path in paths):
         raise ParticipantError(Code.INVALID_REQUEST, "a program's folder and read-only paths must be absolute")
 

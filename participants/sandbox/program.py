@@ -48,7 +48,7 @@ class Program:
     read_only: Mapping[str, Path] = field(default_factory=dict)
     """More that it may read: the path that it sees and the path outside. Without bubblewrap both must be the same."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Beside PATH, HOME, LANG and TMPDIR; nothing is inherited."""
+    """Beside PATH, HOME, LANG, TMPDIR and MALLOC_ARENA_MAX; nothing is inherited."""
     network: bool = False
     """Whether it shares the network of this host."""
 

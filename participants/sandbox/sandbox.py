@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ import anyio.to_thread
 
 from ..errors import Code, ParticipantError
 from .order import OTHER_IDS, Order, make_order, python_paths
-from .program import Containment, Program, Ran, SandboxLimits
+from .program import Containment, Ended, Program, Ran, SandboxLimits
 
 GRACE_S = 30.0
 """How much longer than the program a keeper may take before it is killed."""
@@ -43,7 +44,7 @@ from participants.sandbox.keeper import main
 main(int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))
 """
 """Starts the keeper without importing what the packages above it import."""
-_CAUSES = {"time": "timed_out", "memory": "stopped", "files": "stopped", "told": "output_limit"}
+_CAUSES: Mapping[str, Ended] = {"time": "timed_out", "memory": "stopped", "files": "stopped", "told": "output_limit"}
 
 
 class Sandbox:
@@ -257,7 +258,7 @@ class _Run:
         if "cause" not in report:
             why = report.get("failed") or stderr[-500:].decode(errors="replace") or "its keeper ended without a word"
             raise ParticipantError(Code.EXECUTOR_FAILED, f"a program could not be run contained: {why.strip()}")
-        ended, exit_code, number = _ending(report["cause"], report["status"], shell_codes=self._order.bubblewrap)
+        ended, exit_code, number = ending(report["cause"], report["status"], shell_codes=self._order.bubblewrap)
         if self._flooded:
             ended, exit_code, number = "output_limit", None, None
         return Ran(
@@ -272,7 +273,7 @@ class _Run:
         )
 
 
-def _ending(cause: str, status: int, *, shell_codes: bool) -> tuple[Any, int | None, int | None]:
+def ending(cause: str, status: int, *, shell_codes: bool) -> tuple[Ended, int | None, int | None]:
     """How a program ended, its exit code and its signal.
 
     `shell_codes`: bubblewrap, like a shell, exits with 128 and the number of the signal that ended the program.

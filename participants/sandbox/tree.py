@@ -6,6 +6,7 @@ while it is read counts as nothing, and what cannot be read to its end counts as
 
 import os
 import resource
+import signal
 import stat
 
 _TICKS_S = os.sysconf("SC_CLK_TCK")
@@ -13,6 +14,8 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 ENTRY_BYTES = 1024
 """What a file or folder costs at least, in the kernel's memory or on the disk."""
 TOO_MUCH = 1 << 62
+STOP_PASSES = 500
+"""Then it is left to killing: some processes cannot be stopped, as long as the kernel works for them."""
 
 
 def children(pid: int | str = "self") -> list[int]:
@@ -43,13 +46,44 @@ def _read(path: str) -> str:
         return ""
 
 
+def _fields(pid: int) -> list[str]:
+    """State, parent and so on of a process, from the third field of its `stat` on; empty where it is gone."""
+    return _read(f"/proc/{pid}/stat").rpartition(") ")[2].split()
+
+
+def stop_all() -> None:
+    """Stop all processes below this one: stopped ones keep their places, so that none can fork in their stead."""
+    for _ in range(STOP_PASSES):
+        pids = descendants()
+        running = [pid for pid in pids if _fields(pid)[:1] not in ([], ["T"], ["Z"], ["X"])]
+        if not running:
+            return
+        below = {str(pid) for pid in (os.getpid(), *pids)}
+        for pid in running:
+            _stop(pid, below)
+
+
+def _stop(pid: int, below: set[str]) -> None:
+    """Stop a process if it is still one of ours: its number may have passed to another since it was read."""
+    try:
+        held = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        if set(_fields(pid)[1:2]) & below:
+            signal.pidfd_send_signal(held, signal.SIGSTOP)
+    except OSError:
+        pass
+    finally:
+        os.close(held)
+
+
 def used(pids: list[int]) -> tuple[float, int]:
     """Processor seconds of these processes and of all that ended below this one, and their resident bytes."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     ticks = pages = 0
     for pid in pids:
-        fields = _read(f"/proc/{pid}/stat").rpartition(") ")[2].split()
-        if fields:
+        if fields := _fields(pid):
             ticks += sum(map(int, fields[11:15]))
             pages += int(fields[21])
     return ended.ru_utime + ended.ru_stime + ticks / _TICKS_S, pages * _PAGE_BYTES

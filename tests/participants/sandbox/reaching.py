@@ -78,7 +78,7 @@ int main() {
 """, says="over"),
     Hostile("environment", "python", """
 import os
-fixed = {"PATH", "HOME", "LANG", "TMPDIR", "LC_CTYPE", "PWD", "OLDPWD", "SHLVL", "_", "SANDBOX_TEST"}
+fixed = {*"PATH HOME LANG TMPDIR LC_CTYPE PWD OLDPWD SHLVL _ MALLOC_ARENA_MAX SANDBOX_TEST".split()}
 print("ESCAPED" if [name for name in os.environ if name not in fixed and not name.startswith("TARGET_")] else "over")
 """, says="over"),
     Hostile("open-descriptors", "python", """
