@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from .lazy import names_from as _names_from
 
 if _TYPE_CHECKING:
+    from .conformance import ConformanceReport, check_conformance, conformance_tests
     from .coordination import Standstill, abort, commit, prepare, renew, restore, resume, retire
     from .errors import (
         CommitFailed,
@@ -25,6 +26,7 @@ if _TYPE_CHECKING:
 __all__ = [
     "Blocked",
     "CommitFailed",
+    "ConformanceReport",
     "ControlFailed",
     "CoordinationError",
     "Fleet",
@@ -43,8 +45,10 @@ __all__ = [
     "abort",
     "adopt",
     "ask_all",
+    "check_conformance",
     "checkpoint",
     "commit",
+    "conformance_tests",
     "discover",
     "failures_of",
     "http_client",
@@ -55,4 +59,4 @@ __all__ = [
     "retire",
 ]
 
-__getattr__ = _names_from(__name__, ("coordination", "errors", "fleet", "links", "rounds"))
+__getattr__ = _names_from(__name__, ("coordination", "errors", "fleet", "links", "rounds", "conformance"))

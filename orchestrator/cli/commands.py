@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from . import backend, checkpoints, collect, ledger, render, serve, up
+from . import backend, checkpoints, collect, conformance, ledger, render, serve, up
 from .exits import Exit
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app.add_typer(checkpoints.app, name="checkpoints")
 app.add_typer(ledger.app, name="ledger")
 backend.register(app)
 collect.register(app)
+conformance.register(app)
 serve.register(app)
 up.register(app)
 

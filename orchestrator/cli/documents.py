@@ -8,6 +8,7 @@ from typing import Any
 
 from store import CheckpointId, Difference, Finding
 
+from .conformance_documents import Conformed, RuleList
 from .exits import Exit
 from .ledger_documents import LedgerCheck, LedgerList, LedgerRecords, LedgerRows, LedgerShown
 
@@ -254,4 +255,7 @@ class Failure:
 
 Streamed = LedgerList | LedgerRows | LedgerRecords | LedgerCheck
 """One of its fields is read while it is printed."""
-Document = Listing | Shown | ShownRollout | Verified | Compared | Pruned | Copied | LedgerShown | Streamed | Failure
+Tried = Conformed | RuleList
+Document = (
+    Listing | Shown | ShownRollout | Verified | Compared | Pruned | Copied | LedgerShown | Streamed | Tried | Failure
+)

@@ -14,6 +14,7 @@ import orjson
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from .conformance_documents import CONFORMANCE_RENDERERS
 from .documents import (
     Compared,
     Copied,
@@ -282,4 +283,5 @@ _RENDERERS: dict[type, Callable[[Any], Iterable[RenderableType]]] = {
     Pruned: _pruned,
     Copied: _copied,
     **LEDGER_RENDERERS,
+    **CONFORMANCE_RENDERERS,
 }

@@ -4,7 +4,7 @@ from .fresh import ChildDied
 from .functions import conformance_tests
 from .reports import ConformanceReport, RuleOutcome
 from .rules import RULES, Rule
-from .running import NoCases, check_conformance
+from .running import NoCases, UnknownRule, check_conformance
 from .subject import case_of
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "NoCases",
     "Rule",
     "RuleOutcome",
+    "UnknownRule",
     "case_of",
     "check_conformance",
     "conformance_tests",

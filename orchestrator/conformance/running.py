@@ -32,6 +32,10 @@ class NoCases(ValueError):
     """There is nothing to try a class with."""
 
 
+class UnknownRule(ValueError):
+    """There is no rule of this name."""
+
+
 def target_of(server: type[ResourcesServer]) -> str:
     """`module:Class` of a class that another process finds under this name; empty where none does."""
     module, name = server.__module__, server.__qualname__
@@ -50,18 +54,19 @@ async def check_conformance(
 ) -> ConformanceReport:
     """Try the rules on a class, with what it says of itself in `conformance` unless told otherwise.
 
-    `rules` names some of them; without it all are tried. Raises NoCases, KeyError for a rule that there is not, and
-    ConfigError where the class cannot be made.
+    `rules` names some of them; without it all are tried. Raises NoCases, UnknownRule, and ConfigError
+    where the class cannot be made.
     """
     given = server.conformance() if conformance is None else conformance
     if not given.cases:
         raise NoCases(f"{server.__name__} has no cases: write its `conformance`, a classmethod that gives them")
     subject = Subject(server, given, target_of(server))
-    wanted = [rule for rule in RULES if rule in [BY_NAME[name] for name in rules]] if rules else RULES
+    if unknown := set(rules) - BY_NAME.keys():
+        raise UnknownRule(f"there is no rule {min(unknown)!r}")
     subject.make()  # What it refuses is told at once.
     trial = Trial(subject, thorough=thorough, seed=seed, groups=groups_of(given.cases))
     try:
-        outcomes = [await _try_rule(trial, rule) for rule in wanted]
+        outcomes = [await _try_rule(trial, rule) for rule in RULES if not rules or rule.name in rules]
     finally:
         await trial.aclose()
     return _report(subject, trial.measures, outcomes)

@@ -1,0 +1,135 @@
+"""`midflight conformance`: an author's hooks, tried by the rules that a run relies on."""
+
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from store import InvalidInput
+
+from .conformance_documents import Conformed, ListedRule, RuleList, TriedRule
+from .documents import Document
+from .running import finish
+from .target import parse_option
+
+if TYPE_CHECKING:
+    from orchestrator.conformance import ConformanceReport
+    from participants import Case, Conformance, ResourcesServer
+
+TARGET = "MODULE:CLASS"
+HOW_TO_HAVE_CASES = (
+    "Write in the class, with names from midflight: `@classmethod def conformance(cls): return "
+    'Conformance(cases=[Case(row={...}, calls=[ToolCall(name="...", arguments={...})], said="...")])`. '
+    'Or give --cases FILE, with a line for each: {"row": {...}, "calls": [{"name": "...", "arguments": {...}}], '
+    '"said": "..."}'
+)
+
+
+def conformance(
+    target: Annotated[str | None, typer.Argument(metavar=TARGET, help="The class of the server.")] = None,
+    cases: Annotated[Path | None, typer.Option(help="JSON Lines, a case each; else what the class says.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A keyword argument of the class; repeatable.")
+    ] = None,
+    rule: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Try this rule only; repeatable.")] = None,
+    list_rules: Annotated[bool, typer.Option("--list", help="Say which rules there are, and try none.")] = False,
+    thorough: Annotated[bool, typer.Option("--thorough", help="Try every case and every boundary.")] = False,
+    seed: Annotated[int, typer.Option(help="Another one chooses other cases.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document for programs.")] = False,
+) -> None:
+    """Try the hooks of a resources server, and show the shortest calls that break a rule."""
+
+    async def job() -> Document:
+        if list_rules:
+            return _listed()
+        return await _conformed(target, cases, option or [], rule or [], thorough=thorough, seed=seed)
+
+    finish("conformance", job, as_json=as_json)
+
+
+def _listed() -> RuleList:
+    from orchestrator.conformance import RULES
+
+    return RuleList(rules=tuple(ListedRule(rule=r.name, sentence=r.sentence, need=r.need) for r in RULES))
+
+
+async def _conformed(
+    target: str | None, file: Path | None, options: list[str], names: list[str], *, thorough: bool, seed: int
+) -> Conformed:
+    """Raises InvalidInput for what cannot be tried as it is."""
+    # Here and not above: no other command waits until the participants are imported.
+    from orchestrator.conformance import NoCases, UnknownRule, check_conformance
+    from participants.serving import ConfigError
+
+    if not target:
+        raise InvalidInput(f"{TARGET} is missing", hint="Say which class to try, such as own_server:TodoServer")
+    sys.path.insert(0, os.getcwd())
+    try:
+        server = _find(target)
+        given = _with_options(_with_cases(server.conformance(), file), options)
+        report = await check_conformance(server, given, rules=names, thorough=thorough, seed=seed)
+    except ConfigError as error:
+        hint = "Name a class that can be imported from here; --option KEY=VALUE gives its constructor what it wants"
+        raise InvalidInput(str(error), hint=hint) from error
+    except NoCases as error:
+        raise InvalidInput(f"{target} has no cases", hint=HOW_TO_HAVE_CASES) from error
+    except UnknownRule as error:
+        raise InvalidInput(str(error), hint="`midflight conformance --list` names them") from error
+    return _document(report)
+
+
+def _find(target: str) -> "type[ResourcesServer]":
+    from participants import ResourcesServer
+    from participants.serving.loading import find_class
+
+    found: type[ResourcesServer] = find_class("conformance", target, ResourcesServer)
+    return found
+
+
+def _with_options(given: "Conformance", options: list[str]) -> "Conformance":
+    return dataclasses.replace(given, options={**given.options, **dict(map(parse_option, options))})
+
+
+def _with_cases(given: "Conformance", file: Path | None) -> "Conformance":
+    return given if file is None else dataclasses.replace(given, cases=read_cases(file))
+
+
+def read_cases(file: Path) -> "list[Case]":
+    """The cases of a file. Raises InvalidInput, naming the line."""
+    from orchestrator.conformance import case_of
+
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{file} cannot be read: {error}", hint="Give a file of JSON Lines") from error
+    return [_read(case_of, file, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _read(parse: Any, file: Path, number: int, line: str) -> "Case":
+    try:
+        found: Case = parse(json.loads(line))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidInput(f"{file}:{number} is no case: {error!r}", hint=HOW_TO_HAVE_CASES) from error
+    return found
+
+
+def _document(report: "ConformanceReport") -> Conformed:
+    return Conformed(
+        server=report.server,
+        checkpoint_mode=report.checkpoint_mode,
+        checkpoint_verify=report.checkpoint_verify,
+        cases=report.cases,
+        rules=tuple(TriedRule(**dataclasses.asdict(rule)) for rule in report.rules),
+        warnings=report.warnings,
+        export_bytes=report.export_bytes,
+        export_s=report.export_s,
+    )
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an app."""
+    app.command("conformance")(conformance)
