@@ -64,12 +64,12 @@ class CompetitiveCodingChallengesServer(ResourcesServer):
         path = "" if problems else test_file or os.environ.get(TEST_FILE, "")
         if (not path and not problems) or (test_file and problems):
             raise ValueError(f"name the metadata file in test_file or in {TEST_FILE}, or give problems")
-        self._problems = Problems(None if problems else Path(path), problems)
+        self.problems = Problems(None if problems else Path(path), problems)
         self._batch_size = test_batch_size
         self._time_scale = time_scale
         self._all_tests = reward_mode == "fraction"
         self._turns = anyio.Semaphore(num_parallel_requests)
-        self._sandbox = Sandbox()
+        self.sandbox = Sandbox()
 
     @classmethod
     def conformance(cls) -> Conformance:
@@ -83,7 +83,7 @@ class CompetitiveCodingChallengesServer(ResourcesServer):
             raise ParticipantError(Code.INVALID_REQUEST, "the row has no problem_id")
         worth = _worth(row.get("subtask_score"))
         async with self._turns:
-            problem = await anyio.to_thread.run_sync(self._problems.find, problem_id, competition_id)
+            problem = await anyio.to_thread.run_sync(self.problems.find, problem_id, competition_id)
             names = _subtasks(problem, row.get("subtask"))
             code = last_cpp(output_text(row["response"]))
             name = row.get("name") or problem_id
@@ -91,7 +91,7 @@ class CompetitiveCodingChallengesServer(ResourcesServer):
             if why := _unusable(code):
                 return {**told, **_reply(0.0, {"error": why, "test_case_results": {}}, [])}
             async with scratch_folder() as folder:
-                submission = Submission(self._sandbox, problem, folder, time_scale=self._time_scale)
+                submission = Submission(self.sandbox, problem, folder, time_scale=self._time_scale)
                 compiled = await submission.compile(with_includes(code, problem))
                 if not compiled.fine:
                     return {**told, **_reply(0.0, _not_compiled(compiled, names), [])}
@@ -107,7 +107,7 @@ class CompetitiveCodingChallengesServer(ResourcesServer):
         outcomes: dict[str, Outcome] = {}
 
         async def run(name: str) -> None:
-            test = await anyio.to_thread.run_sync(self._problems.test, problem, name)
+            test = await anyio.to_thread.run_sync(self.problems.test, problem, name)
             outcomes[name] = await submission.run(name, test)
 
         while True:
