@@ -68,10 +68,8 @@ class Run:
         """While it exists, tool calls wait."""
         return self.folder / "hold"
 
-    def write(self) -> Path:
-        """The files of the run."""
-        lines = [json.dumps(row) for row in self.rows]
-        (self.folder / "rows.jsonl").write_text("\n".join(lines) + "\n")
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """What the file of the run says."""
         options = {"log": str(self.log), "pause_s": self.pause_s, "hold": str(self.hold), **self.options}
         tables: dict[str, dict[str, Any]] = {
             "run": {"input": "rows.jsonl", "output": self.output, "concurrency": 16, **self.run},
@@ -89,8 +87,14 @@ class Run:
             tables["fleet"] = {key: value for key, value in self.fleet.items() if key != "workers"}
             workers = self.fleet.get("workers", {})
             tables |= {f'fleet.servers."{role}"': {"workers": count} for role, count in workers.items()}
+        return tables
+
+    def write(self) -> Path:
+        """The files of the run."""
+        lines = [json.dumps(row) for row in self.rows]
+        (self.folder / "rows.jsonl").write_text("\n".join(lines) + "\n")
         path = self.folder / "run.toml"
-        path.write_text("\n".join(_table(name, values) for name, values in tables.items()))
+        path.write_text("\n".join(_table(name, values) for name, values in self.tables().items()))
         return path
 
     def start(self, *options: str) -> "Start":

@@ -56,6 +56,36 @@ def test_an_unknown_key_is_refused_with_those_that_there_are(tmp_path: Path, old
         load_config(write(tmp_path, CONFIG.replace(old, new, 1)))
 
 
+JUDGE = '[models.judge]\nbase_url = "http://localhost:2/v1"\nmodel = "j"\n'
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        (JUDGE.replace("judge", "main"), r"models: model\.main is the one of \[model\]"),
+        (JUDGE.replace("judge", '"Two Words"'), r"models: .*Two Words"),
+        (f'{JUDGE}dialect = "chat"', "judge: dialect .* who asks it"),
+        (f"{JUDGE}parameters = {{ temperature = 1.0 }}", "judge: parameters .* who asks it"),
+        (f"{JUDGE}colour = 1", r"models\.judge\.colour: .*there are base_url, model, "),
+        ("[models.judge]\nmodel = 'j'", r"models\.judge\.base_url: Field required"),
+    ],
+)
+def test_a_further_model_that_cannot_be_is_refused(tmp_path: Path, table: str, says: str) -> None:
+    """Its name is a role's, and what only the policy's agent would heed has no effect there."""
+    with pytest.raises(ConfigError, match=says):
+        load_config(write(tmp_path, CONFIG + table))
+
+
+def test_a_run_with_another_judge_is_another_run(tmp_path: Path) -> None:
+    """The name of the model counts, and where it is served does not."""
+    fields = []
+    for judge in (JUDGE, JUDGE.replace("localhost:2", "localhost:3"), JUDGE.replace('"j"', '"k"')):
+        config = load_config(write(tmp_path, CONFIG + judge))
+        fields.append(fingerprint(config, load_rollouts(config)))
+    assert fields[0] == fields[1]
+    assert [name for name in fields[0] if fields[0][name] != fields[2][name]] == ["models.judge"]
+
+
 def test_checkpoints_are_off_unless_enabled_and_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     """The smallest configuration has no checkpoints, and means files beside itself."""
     config = load_config(write(tmp_path))

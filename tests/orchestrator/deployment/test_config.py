@@ -73,6 +73,9 @@ def test_without_the_table_there_are_no_servers() -> None:
         ('[fleet.servers."model.main"]\nurl = "h:1"', "no http:// or https:// URL"),
         ('[fleet.servers."model.main"]\nurl = "http://h:port"', "no http:// or https:// URL"),
         ('[fleet.servers."model.main"]\nurl = "http://me:secret@h:1"', "URL without credentials"),
+        ('[fleet.servers."model.judge"]\nworkers = 2', "no table [models.judge]; there are none"),
+        ('[fleet.servers."model."]', 'no role "model."'),
+        ('[fleet.servers."model.judge"]\nserver = "a:B"', "what it serves stands in [models.judge]"),
         (
             TWO.format("127.0.0.1:7001"),
             '"model.main" and "agent.main" both listen on port 7001',

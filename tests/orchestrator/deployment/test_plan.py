@@ -69,6 +69,25 @@ def test_each_server_is_told_of_exactly_those_that_it_calls(tmp_path: Path) -> N
     assert plan.spec("model.main").peers == {}
 
 
+JUDGE = '[models.judge]\nbase_url = "http://127.0.0.1:8/v1"\nmodel = "j"\n'
+
+
+def test_a_further_model_is_told_to_resources_servers_alone(tmp_path: Path) -> None:
+    """It is made of its own table, comes before who calls it, and is not captured: it is none of the policy's work."""
+    text = f'[fleet.servers."model.judge"]\nworkers = 2\n{JUDGE}[capture]\nfolder = "rows"'
+    config = load(tmp_path, fleet=text)
+    assert roles_of(config) == ["model.main", "model.judge", *ROLES[1:]]
+    plan = planned(config, LISTENS | {"model.judge": "127.0.0.1:7009"})
+    judge = plan.spec("model.judge")
+    assert (judge.workers, judge.capture, judge.peers) == (2, None, {})
+    assert judge.model is not None
+    assert (judge.model.base_url, judge.model.model) == ("http://127.0.0.1:8/v1", "j")
+    assert plan.spec("model.main").capture == str(tmp_path / "rows")
+    assert set(plan.spec("resources.counter").peers) == {"model.main", "model.judge"}
+    assert set(plan.spec("agent.main").peers) == {"model.main", "resources.counter"}
+    assert set(plan.spec("environment.main").peers) == {"agent.main", "resources.counter"}
+
+
 def test_a_server_elsewhere_is_called_there_and_not_planned(tmp_path: Path) -> None:
     """A url makes a server somebody else's."""
     config = load(tmp_path, fleet='[fleet.servers."model.main"]\nurl = "http://other:9000/"')
