@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 TICK_S = 0.05
 """How often it looks at what the program uses."""
+NICENESS = 5
+"""Of programs: many that spin shall not take the processors from the server."""
 DISK_SHARE = 10
 """Counting the folder takes at most one part in so many of its time."""
 _READY_FD, _FILTER_FD = 9, 8
@@ -144,6 +146,7 @@ def _become(order: "Order", tell: int) -> None:
         signal.signal(number, signal.SIG_DFL)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # Where memory runs out all the same, let the kernel end this one.
+    os.nice(NICENESS)
     filter_code = bytes.fromhex(order.filter)
     if order.staged:
         kernel.stage([list(mount) for mount in order.staged], os.path.dirname(order.staged[0][1]))

@@ -12,6 +12,7 @@ import dataclasses
 import fcntl
 import functools
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -34,6 +35,9 @@ from .program import Containment, Ended, Program, Ran, SandboxLimits
 
 GRACE_S = 30.0
 """How much longer than the program a keeper may take before it is killed."""
+PROBE_S = 60.0
+"""For finding out whether bubblewrap works: a wrong no would weaken everything that follows."""
+REPORT_BYTES = 1 << 16
 _PACKAGE = Path(__file__).parent
 _BOOT = """
 import sys, types
@@ -97,26 +101,45 @@ class Sandbox:
 
 @functools.cache
 def working_bubblewrap() -> str:
-    """Path of a bubblewrap that can make namespaces here, found by running one; empty if there is none."""
+    """Path of a bubblewrap that can make namespaces here, found by running one; empty if there is none.
+
+    Blocks. Raises ParticipantError EXECUTOR_FAILED, and tries again when asked again, where that cannot be found out.
+    """
     path = shutil.which("bwrap", path="/usr/local/bin:/usr/bin:/bin")
     if path is None:
         return ""
-    order = _order_for(Program(command=["true"]), SandboxLimits(), path)
+    order = _order_for(Program(command=["true"]), SandboxLimits(wall_s=PROBE_S, cpu_s=PROBE_S), path)
+    report = _report_of_probe(order)
+    if report.get("cause") == "over" and report.get("status") == 0:
+        return path
+    if "failed" in report or report.get("cause") == "over":
+        logging.getLogger("midflight.sandbox").warning("%s does not work here: %s", path, report)
+        return ""
+    raise ParticipantError(Code.EXECUTOR_FAILED, f"whether {path} works could not be found out: {report}")
+
+
+def _report_of_probe(order: Order) -> dict[str, Any]:
+    """What a keeper says of a run without input and output."""
     launched = _Launch.prepare(order, b"")
+    null = subprocess.DEVNULL
     try:
         with subprocess.Popen(
-            launched.command, pass_fds=launched.for_keeper, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, start_new_session=True, env={}, cwd="/",
-        ) as keeper:  # fmt: skip
+            launched.command,
+            pass_fds=launched.for_keeper,
+            start_new_session=True,
+            env={},
+            cwd="/",
+            stdin=null,
+            stdout=null,
+            stderr=null,
+        ):
             launched.started()
-            launched.control.settimeout(GRACE_S)
-            answer = launched.control.recv(65_536)
+            launched.control.settimeout(PROBE_S + GRACE_S)
+            report: dict[str, Any] = json.loads(launched.control.recv(REPORT_BYTES) or b"{}")
             launched.close()
-            keeper.wait()
-        report = json.loads(answer or b"{}")
-        return path if report.get("cause") == "over" and report.get("status") == 0 else ""
-    except OSError:
-        return ""
+        return report
+    except OSError as error:
+        return {"error": str(error)}
     finally:
         launched.close()
 
@@ -240,7 +263,7 @@ class _Run:
     async def _await_report(self) -> None:
         await anyio.wait_readable(self._launch.control)
         with contextlib.suppress(OSError, ValueError):
-            self._report = json.loads(self._launch.control.recv(65_536))
+            self._report = json.loads(self._launch.control.recv(REPORT_BYTES))
 
     async def _end(self, keeper: anyio.abc.Process) -> None:
         """Hang up, and wait until the keeper is gone; one that does not go is killed, with its program."""

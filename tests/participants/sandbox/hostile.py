@@ -11,6 +11,7 @@ from participants.sandbox import SandboxLimits
 MIB = 1 << 20
 QUICK = SandboxLimits(wall_s=20.0, cpu_s=20.0)
 SHORT = SandboxLimits(wall_s=1.5)
+FEW = SandboxLimits(wall_s=1.5, processes=16)
 SMALL_MEMORY = SandboxLimits(memory_bytes=256 * MIB)
 SMALL_FOLDER = SandboxLimits(folder_bytes=8 * MIB, file_bytes=4 * MIB)
 
@@ -59,13 +60,13 @@ int main() {
     puts(made < 64 ? "bounded" : "ESCAPED");
 }
 """, says="bounded"),
-    Hostile("fork-bomb", "sh", "b() { b | b & b; }; b", _ends("exited", "timed_out", "output_limit"), limits=SHORT),
+    Hostile("fork-bomb", "sh", "b() { b | b & b; }; b", _ends("exited", "timed_out", "output_limit"), limits=FEW),
     Hostile("forks-of-forks", "python", """
 import os
 while True:
     try: os.fork()
     except OSError: pass
-""", _SPIN, limits=SHORT),
+""", _SPIN, limits=FEW),
     Hostile("runaway-chain", "python", """
 import os
 while True:
@@ -232,7 +233,7 @@ TIME = (
     Hostile("sleeps-for-ever", "sh", "sleep 1000000", _SPIN, limits=SHORT),
     Hostile("many-that-spin", "python", """
 import os
-for _ in range(4): os.fork()
+for _ in range(2): os.fork()
 while True: pass
 """, _SPIN, limits=SandboxLimits(cpu_s=0.5, wall_s=30.0)),
     Hostile("many-short-lives", "sh", "while :; do /bin/true; done", _SPIN,

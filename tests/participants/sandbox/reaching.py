@@ -91,7 +91,7 @@ print("over")
     Hostile("links", "sh", """
 ln -s "$TARGET_FILE" soft; cat soft 2>/dev/null && echo ESCAPED; ln "$TARGET_FILE" hard 2>/dev/null && echo ESCAPED
 ln -s / root; ls root/root 2>/dev/null | grep -q . && echo ESCAPED; ( echo x > soft ) 2>/dev/null && echo ESCAPED
-ln -s ../../../../../../ up; chmod 777 soft 2>/dev/null && echo ESCAPED; rm -rf up/etc 2>/dev/null; echo over
+ln -s ../../../../../../ up; rm -rf up/etc 2>/dev/null; echo over
 """, says="over"),
     Hostile("other-root", "python", """
 import ctypes, os

@@ -6,9 +6,10 @@ import secrets
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from participants.sandbox import Program, Ran, Sandbox, SandboxLimits
@@ -27,7 +28,10 @@ class WithoutBubblewrap(Sandbox):
         return ""
 
 
-WAYS: Mapping[str, type[Sandbox]] = {"bubblewrap": Sandbox, "rlimits": WithoutBubblewrap}
+WAYS: Mapping[str, Callable[..., Sandbox]] = {
+    "bubblewrap": partial(Sandbox, require="bubblewrap"),
+    "rlimits": WithoutBubblewrap,
+}
 
 
 @dataclass(frozen=True, slots=True)
