@@ -129,8 +129,12 @@ class Cohorts:
     def done(self, life: Life, now: float) -> None:
         """As `leave`; and the result of its rollout is durable, so that it never asks for it again."""
         self.leave(life, now)
-        if (found := self._member(life)) is not None:
-            found[1].done = True
+        if (found := self._member(life)) is None:
+            return
+        cohort, member = found
+        member.done = True
+        if cohort.phase is Phase.COMPLETED and all(member.done for member in cohort.members.values()):
+            self._drop(cohort)
 
     def _member(self, life: Life) -> tuple[Cohort, Member] | None:
         """Where its rollout is, with no newer life."""

@@ -312,8 +312,8 @@ def test_a_member_whose_result_is_durable_holds_nothing_up() -> None:
     cohorts.done(life(1, 1), 0.0)
     cohorts.raise_floor(Floor(2, 1), 0.0)
     assert len(cohorts) == 1
-    cohorts.raise_floor(Floor(2, 6), 0.0)
-    assert len(cohorts) == 0
+    cohorts.done(life(1, 5, epoch=2), 0.0)
+    assert (len(cohorts), cohorts._of, cohorts._newest) == (0, {}, {})
 
 
 # What is written down

@@ -189,6 +189,30 @@ async def test_an_older_life_and_one_that_is_over_are_refused() -> None:
         group.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("text", ["answer 1", "another"])
+async def test_a_wait_of_an_older_life_ends_once_a_newer_one_has_joined(text: str) -> None:
+    """Also where nothing has told its own worker yet, and whatever the newer one says."""
+    workers = Workers.make(judge=Judge(SCORES))
+    [server] = workers.servers
+    errors: list[ParticipantError] = []
+
+    async def join(life: Life, said: str) -> None:
+        body = server.joining({**row_of(1), "response": response(said)}).model_dump()
+        try:
+            await server.handle(Request(route=JOIN, body=body, life=life))
+        except ParticipantError as error:
+            errors.append(error)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(join, Life("r1", 1, 0, 1), "answer 1")
+        await settle()
+        group.start_soon(join, Life("r1", 1, 1, 9), text)
+        await settle()
+        assert [error.code for error in errors] == [Code.STALE_LIFE]
+        await Verifying(workers, group).all(0, 2)
+    assert len(errors) == 1
+
+
 async def test_a_join_makes_no_life_at_the_worker_of_the_cohort() -> None:
     """A second record of the rollout would stand in the checkpoint."""
     workers = Workers.make(2)
@@ -325,6 +349,7 @@ async def test_each_wait_has_a_limit_of_active_time(limit: str) -> None:
         await settle()
         assert {error.code for error in verifying.errors.values()} == {Code.COHORT_FAILED}
         assert len(verifying.errors) == (3 if limit == "evaluation" else 2)
+        assert workers.counts("cohorts") == 0  # Who was told so is waited for no more.
     assert not server._rooms
 
 
