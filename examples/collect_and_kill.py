@@ -58,7 +58,8 @@ def main(example: str = "collect/run.toml") -> None:
             backend.terminate()
     summary = json.loads(found.stdout.splitlines()[-1])
     print(f"the same command again: {summary['continued']} rollouts went on from the checkpoint,")
-    print(f"which saved {summary['saved_calls']} model calls and {summary['saved_tokens']} tokens")
+    print(f"which saved {summary['saved_calls']} model calls and {summary['saved_tokens']} tokens;")
+    print(f"{summary['restarted']} started over")
     results = FOLDER / tomllib.loads(config.read_text())["run"]["output"]
     rows = [json.loads(line) for line in results.read_text().splitlines()]
     once = set(Counter(row["_ng_rollout_id"] for row in rows).values()) == {1}

@@ -19,10 +19,10 @@ its URLs are nobody's any more (`participants.harness_door`).
 
 import hashlib
 import os
+import secrets
 import shutil
 import stat
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -36,6 +36,7 @@ import orjson
 from .agent import Agent, OutOfTime, Session
 from .errors import Code, ParticipantError
 from .harness_door import TOOLS, Door, Visit
+from .harness_folders import locked_base, remove
 from .holder import Held
 from .sandbox import Program, Ran, Sandbox, SandboxLimits
 
@@ -59,7 +60,7 @@ class HarnessAgent(Agent):
         self,
         *given: Any,
         command: Sequence[str],
-        files: str | None = None,
+        files: Sequence[str] = (),
         read_only: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         model_name: str = "policy",
@@ -68,29 +69,34 @@ class HarnessAgent(Agent):
         contained_by: Literal["bubblewrap", "rlimits"] = "rlimits",
         **rest: Any,
     ) -> None:
-        """`files` is a folder to begin in a copy of; `read_only` are paths that it sees beside those of the system.
+        """`files`, and what is in folders among them, are copied for each program; `read_only` are paths that it sees.
 
         `limits` are those of SandboxLimits, `contained_by` the least containment that will do. Raises ValueError.
         """
         super().__init__(*given, **rest)
-        if isinstance(command, str) or not command:
-            raise ValueError("command is a list: the program and its arguments")
+        if not command:
+            raise ValueError("command is empty: it names the program and its arguments")
         if unknown := sorted({*(limits or {})} - {field.name for field in fields(SandboxLimits)}):
             raise ValueError(f"there is no limit {unknown[0]}")
-        self.command = tuple(map(str, command))
+        self.command = tuple(map(str, _listed("command", command)))
         self.environment = {str(name): str(value) for name, value in (environment or {}).items()}
         self.model_name = model_name
         self.limits = SandboxLimits(**{**LIMITS, **(limits or {})})  # type: ignore[arg-type]
-        self._files = _found("files", files) if files else None
-        self._read_only = {str(path): path for path in (_found("read_only", each) for each in read_only)}
+        self._files = [_found("files", each) for each in _listed("files", files)]
+        paths = [_found("read_only", each) for each in _listed("read_only", read_only)]
+        self._read_only = {str(path): path for path in paths}
         self._sandbox = Sandbox(at_once=at_once, require=contained_by)
         self._door = Door(self.role)
+        self._base: Path | None = None
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[Agent]:
-        """Listen for the programs while the context is open."""
-        async with self._door.open():
-            yield self
+        """Listen for the programs while the context is open, and have a place for their folders."""
+        async with self._door.open(), locked_base() as self._base:
+            try:
+                yield self
+            finally:
+                self._base = None
 
     async def run_activation(self, held: Held[Session], body: Mapping[str, Any]) -> dict[str, Any]:
         """Run the program to its end; gives the Responses object. Raises `agent_failed` where it gives no answer."""
@@ -139,12 +145,15 @@ class HarnessAgent(Agent):
     @asynccontextmanager
     async def _folder(self, body: Mapping[str, Any]) -> AsyncIterator[Path]:
         """A fresh working folder, which is gone afterwards."""
-        folder = await anyio.to_thread.run_sync(_make_folder, self._files, dict(body))
+        if self._base is None:
+            raise ParticipantError(Code.INTERNAL, f"{self.role} is used outside its run(), where it listens")
+        folder = self._base / secrets.token_hex(8)
         try:
+            await anyio.to_thread.run_sync(_make_folder, folder, self._files, dict(body))
             yield folder
         finally:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(_remove, folder)
+                await anyio.to_thread.run_sync(remove, folder)
 
     def _response(
         self, held: Held[Session], body: Mapping[str, Any], output: Sequence[Mapping[str, Any]]
@@ -167,6 +176,12 @@ class HarnessAgent(Agent):
             "usage": None,
             "metadata": {**given, "midflight_steps": str(activation.calls)},
         }
+
+
+def _listed(option: str, given: Sequence[str]) -> Sequence[str]:
+    if isinstance(given, str):
+        raise ValueError(f"{option} is a list of texts, and not {given!r}")
+    return given
 
 
 def _found(option: str, path: str) -> Path:
@@ -236,15 +251,17 @@ def _digest(held: Held[Session]) -> str:
     return hashlib.sha256(held.life.rollout_id.encode()).hexdigest()[:32]
 
 
-def _make_folder(files: Path | None, body: dict[str, Any]) -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="midflight-agent-"))
-    if files is not None:
-        shutil.copytree(files, folder, symlinks=True, dirs_exist_ok=True)
-        folder.chmod(0o700)
+def _make_folder(folder: Path, files: Sequence[Path], body: dict[str, Any]) -> None:
+    folder.mkdir(mode=0o700)
+    for path in files:
+        if path.is_dir():
+            shutil.copytree(path, folder, symlinks=True, dirs_exist_ok=True)
+        else:
+            shutil.copy(path, folder)
+    folder.chmod(0o700)
     task = folder / TASK
     task.unlink(missing_ok=True)
     task.write_bytes(orjson.dumps(body))
-    return folder
 
 
 def _read_result(folder: Path, most: int) -> bytes | None:
@@ -260,11 +277,3 @@ def _read_result(folder: Path, most: int) -> bytes | None:
         if not stat.S_ISREG(about.st_mode) or about.st_size > most:
             raise ParticipantError(Code.AGENT_FAILED, f"{RESULT} is no plain file of at most {most} bytes")
         return file.read(most)
-
-
-def _remove(folder: Path) -> None:
-    """Whatever rights the program has left there; what cannot go stays, as after a kill of the server."""
-    for path, _, _ in os.walk(folder, onerror=None):
-        if not os.access(path, os.W_OK | os.X_OK):
-            Path(path).chmod(0o700)
-    shutil.rmtree(folder, ignore_errors=True)

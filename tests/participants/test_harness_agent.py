@@ -84,7 +84,7 @@ class Harness:
             self.model,
             self.peers,
             command=[PYTHON, "program.py"],
-            files=str(files),
+            files=[str(files)],
             environment={MARK: self.mark},
             **options,
         )
@@ -347,10 +347,10 @@ def test_a_result_of_items_is_the_output() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"command": []}, "command is a list"),
-        ({"command": "python3 x.py"}, "command is a list"),
+        ({"command": []}, "command is empty"),
+        ({"command": "python3 x.py"}, "command is a list of texts, and not 'python3 x.py'"),
         ({"command": ["x"], "limits": {"walls": 1}}, "there is no limit walls"),
-        ({"command": ["x"], "files": "nowhere"}, "files: there is no nowhere"),
+        ({"command": ["x"], "files": ["nowhere"]}, "files: there is no nowhere"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], says: str) -> None:

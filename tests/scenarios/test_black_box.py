@@ -24,13 +24,11 @@ GONE_S = 10.0
 
 def _with_programs(stage: Stage) -> str:
     """Let its agent run programs; gives the mark of their processes."""
-    files = stage.folder / "files"
-    files.mkdir()
-    shutil.copy(black_box.__file__, files / "program.py")
+    program = shutil.copy(black_box.__file__, stage.folder / "program.py")
     mark = str(stage.folder)
     stage.agent_server = "participants.harness_agent:HarnessAgent"
     command = [python_paths()[0], "program.py"]
-    stage.agent = {"command": command, "files": str(files), "environment": {MARK: mark}}
+    stage.agent = {"command": command, "files": [str(program)], "environment": {MARK: mark}}
     return mark
 
 
