@@ -2,10 +2,10 @@
 
     python -m bench.verifiers --json
 
-A verifier is tried with the cases and the peers of its own `conformance()`: each is seeded and verified in a life
-of its own, those of one cohort at the same time. Its limit does the least work that does the job: the bare library, a bare
-process. Rounds of both alternate, so that a noisy machine troubles both. Processor time is that of this process and of
-all below it, which other processes disturb least; it has the resolution of the kernel's ticks, 10 ms over a round.
+A verifier is tried with the cases and the peers of its own `conformance()`: each is seeded and verified in a life of
+its own, those of one cohort at the same time. Its limit does the least work that does the job: the bare library, a bare
+process. Rounds of both alternate, so that a noisy machine troubles both. Processor time is that of this process and
+of all below it, which other processes disturb least; it has the resolution of the kernel's ticks, 10 ms over a round.
 """
 
 import argparse
@@ -14,8 +14,8 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
@@ -28,6 +28,9 @@ from participants.cases import Case, Conformance, response_of
 from participants.data import Request
 from participants.serving import find_class, make_resources
 from store import Life
+
+from .bare_answers import bare_judge, bare_library
+from .bare_programs import bare_contest, bare_tests
 
 Work = Callable[[Case], Coroutine[Any, Any, None]]
 """One verify, or what its limit does instead."""
@@ -54,7 +57,57 @@ class Trial:
     """Of the class, over those of its conformance."""
 
 
-TRIALS: Mapping[str, Trial] = {}
+@asynccontextmanager
+async def _bare_comparison(given: Conformance) -> AsyncIterator[Work]:
+    """The judge alone, once for each answer, and a reading of what it says."""
+    [judge] = given.peers.values()
+
+    async def compare(case: Case) -> None:
+        metadata = {"response_1": case.said, "response_2": case.said}
+        asked = {"input": case.row["responses_create_params"]["input"], "metadata": metadata}
+        reply = await judge.call(Request(route="/v1/responses", body=asked))
+        json.loads(reply.body["output"][0]["content"][0]["text"])
+
+    yield compare
+
+
+TRIALS: Mapping[str, Trial] = {
+    "equivalence_llm_judge": Trial(
+        server="participants.verifiers.equivalence_llm_judge:EquivalenceLLMJudgeServer",
+        limit=bare_judge,
+        against="one call of the stand-in judge",
+        count=600,
+        at_once=64,
+    ),
+    "math_with_judge": Trial(
+        server="participants.verifiers.math_with_judge:MathWithJudgeServer",
+        limit=bare_library,
+        against="math-verify in this process, without limits",
+        count=300,
+        at_once=32,
+    ),
+    "code_gen": Trial(
+        server="participants.verifiers.code_gen:CodeGenServer",
+        limit=bare_tests,
+        against="the same programs, a bare process a test",
+        count=54,
+        at_once=2,
+    ),
+    "competitive_coding_challenges": Trial(
+        server="participants.verifiers.competitive_coding_challenges:CompetitiveCodingChallengesServer",
+        limit=bare_contest,
+        against="the same compiler and scripts without a sandbox",
+        count=54,
+        at_once=2,
+    ),
+    "genrm_compare": Trial(
+        server="participants.verifiers.genrm_compare:GenRMCompareServer",
+        limit=_bare_comparison,
+        against="the stand-in judge, once an answer",
+        count=2000,
+        at_once=8,
+    ),
+}
 """By the verifier's name: each one that ships has a line here."""
 
 
