@@ -4,7 +4,18 @@ from typing import Any
 
 import anyio
 
-from midflight import Life, LocalPeer, Request, ResourcesServer, ResourcesSession, ToolError, tool
+from midflight import (
+    Case,
+    Conformance,
+    Life,
+    LocalPeer,
+    Request,
+    ResourcesServer,
+    ResourcesSession,
+    ToolCall,
+    ToolError,
+    tool,
+)
 
 
 class TodoServer(ResourcesServer):
@@ -28,6 +39,17 @@ class TodoServer(ResourcesServer):
     async def verify(self, session: ResourcesSession, row: dict[str, Any]) -> dict[str, Any]:
         """1.0 if nothing is left."""
         return {"reward": float(not session.state["open"])}
+
+    @classmethod
+    def conformance(cls) -> Conformance:
+        """Rollouts for the conformance kit: right and wrong ones, with a call that is refused."""
+        chores = ["sweep", "mop", "dust", "shop"]
+        cases = []
+        for number in range(1, len(chores) + 1):
+            done = [ToolCall(name="tick_off", arguments={"todo": chore}) for chore in [*chores[:number], "fly"]]
+            cases.append(Case(row={"todos": chores[:number]}, calls=done, said="All done."))
+            cases.append(Case(row={"todos": chores}, calls=done, said="I have done what I could."))
+        return Conformance(cases=cases)
 
 
 async def main() -> None:

@@ -43,10 +43,17 @@ def conformance(
 ) -> None:
     """Try the hooks of a resources server, and show the shortest calls that break a rule."""
 
+    try:
+        # Before there is an event loop: what a module does when it is imported is its own affair.
+        given = None if list_rules else _given(target, cases, option or [])
+        refused = None
+    except InvalidInput as error:
+        given, refused = None, error
+
     async def job() -> Document:
-        if list_rules:
-            return _listed()
-        return await _conformed(target, cases, option or [], rule or [], thorough=thorough, seed=seed)
+        if refused is not None:
+            raise refused
+        return _listed() if given is None else await _tried(*given, rule or [], thorough=thorough, seed=seed)
 
     finish("conformance", job, as_json=as_json)
 
@@ -57,24 +64,35 @@ def _listed() -> RuleList:
     return RuleList(rules=tuple(ListedRule(rule=r.name, sentence=r.sentence, need=r.need) for r in RULES))
 
 
-async def _conformed(
-    target: str | None, file: Path | None, options: list[str], names: list[str], *, thorough: bool, seed: int
+def _given(
+    target: str | None, file: Path | None, options: list[str]
+) -> "tuple[str, type[ResourcesServer], Conformance]":
+    """The class, and how it is tried. Raises InvalidInput."""
+    if not target:
+        raise InvalidInput(f"{TARGET} is missing", hint="Say which class to try, such as own_server:TodoServer")
+    sys.path.insert(0, os.getcwd())
+    server = _find(target)
+    return target, server, _with_options(_with_cases(server.conformance(), file), options)
+
+
+async def _tried(
+    target: str,
+    server: "type[ResourcesServer]",
+    given: "Conformance",
+    names: list[str],
+    *,
+    thorough: bool,
+    seed: int,
 ) -> Conformed:
     """Raises InvalidInput for what cannot be tried as it is."""
     # Here and not above: no other command waits until the participants are imported.
     from orchestrator.conformance import NoCases, UnknownRule, check_conformance
     from participants.serving import ConfigError
 
-    if not target:
-        raise InvalidInput(f"{TARGET} is missing", hint="Say which class to try, such as own_server:TodoServer")
-    sys.path.insert(0, os.getcwd())
     try:
-        server = _find(target)
-        given = _with_options(_with_cases(server.conformance(), file), options)
         report = await check_conformance(server, given, rules=names, thorough=thorough, seed=seed)
     except ConfigError as error:
-        hint = "Name a class that can be imported from here; --option KEY=VALUE gives its constructor what it wants"
-        raise InvalidInput(str(error), hint=hint) from error
+        raise InvalidInput(str(error), hint="--option KEY=VALUE gives the constructor what it wants") from error
     except NoCases as error:
         raise InvalidInput(f"{target} has no cases", hint=HOW_TO_HAVE_CASES) from error
     except UnknownRule as error:
@@ -84,9 +102,13 @@ async def _conformed(
 
 def _find(target: str) -> "type[ResourcesServer]":
     from participants import ResourcesServer
+    from participants.serving import ConfigError
     from participants.serving.loading import find_class
 
-    found: type[ResourcesServer] = find_class("conformance", target, ResourcesServer)
+    try:
+        found: type[ResourcesServer] = find_class("conformance", target, ResourcesServer)
+    except ConfigError as error:
+        raise InvalidInput(str(error), hint="Name a class, as module:Class, that can be imported from here") from error
     return found
 
 

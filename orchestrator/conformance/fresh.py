@@ -5,12 +5,13 @@ after the import. One job is one line of JSON to it, and one line back.
 """
 
 import base64
+import importlib
 import json
 import os
 import sys
 import traceback
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TextIO
 
@@ -26,7 +27,7 @@ from store.backends import MemorySpace
 from .answers import Answer
 from .playing import Outputs, Play, Recording, steps_of, take
 from .stand import stand
-from .subject import ROLE, Subject, case_of, document_of
+from .subject import ROLE, Subject, case_of, document_of, packages
 
 JOB_S = 60.0
 MODULE = "orchestrator.conformance"
@@ -81,11 +82,13 @@ async def child(subject: Subject) -> AsyncIterator[Child]:
     command = [sys.executable, "-m", MODULE, subject.target, json.dumps(_sent(subject.conformance.options))]
     process = await anyio.open_process(command, env=environment, stderr=None)
     assert process.stdout is not None
+    assert process.stdin is not None
+    # What the server has imported at first use here: else each of the forks would import it, for seconds.
+    await process.stdin.send(json.dumps(sorted(packages() - subject.imported)).encode() + b"\n")
     try:
         yield Child(process, aiter(TextReceiveStream(process.stdout)))
     finally:
         with anyio.CancelScope(shield=True):
-            assert process.stdin is not None
             await process.stdin.aclose()
             with anyio.move_on_after(5):
                 await process.wait()
@@ -112,6 +115,9 @@ def _is_json(value: Any) -> bool:
 def serve_jobs(target: str, options: dict[str, Any], jobs: TextIO, answers: TextIO) -> None:
     """Do the jobs of a parent until it has no more."""
     subject = load(target, options)
+    for name in json.loads(jobs.readline() or "[]"):
+        with suppress(ImportError):
+            importlib.import_module(name)
     for line in jobs:
         answers.flush()
         number = os.fork()

@@ -18,7 +18,7 @@ from .trials import Restored, Trial
 
 BOUNDARIES = 2
 _OTHERS: tuple[Any, ...] = (None, "x", [1], {"x": 1})
-MUTATIONS = 24
+MUTATIONS = 16
 
 
 async def damaged_records(trial: Trial, group: Group) -> None:

@@ -2,14 +2,17 @@
 
 import gc
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 
 from participants import ResourcesServer
 from store import Life
@@ -160,17 +163,19 @@ async def retiring_frees(trial: Trial, group: Group) -> None:
 
 async def closing_frees(trial: Trial, group: Group) -> None:
     """The same rollout again and again: what grows each time is of sessions that are over."""
-    with tempfile.TemporaryDirectory() as folder, _temporary(folder):
+    folder = await anyio.to_thread.run_sync(tempfile.mkdtemp)
+    with _temporary(folder):
         async with stand(trial.subject.make()) as at:
             await _rollout(at, group)
-            before = _held(trial.subject, at.server, Path(folder))
+            before = await anyio.to_thread.run_sync(_held, trial.subject, at.server, folder)
             for _ in range(ROUNDS):
                 await _rollout(at, group)
-            after = _held(trial.subject, at.server, Path(folder))
-            told = [*(words(group, step) for step in steps_of(group)), "close", f"all that {ROUNDS} times more"]
-        for what, count in after.items():
-            if count - before.get(what, 0) >= ROUNDS:
-                raise Violation(f"{what}: {count}, and {before.get(what, 0)} after the first time", told)
+            after = await anyio.to_thread.run_sync(_held, trial.subject, at.server, folder)
+    await anyio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
+    told = [*(words(group, step) for step in steps_of(group)), "close", f"all that {ROUNDS} times more"]
+    for what, count in after.items():
+        if count - before.get(what, 0) >= ROUNDS:
+            raise Violation(f"{what}: {count}, and {before.get(what, 0)} after the first time", told)
 
 
 async def _rollout(at: Stand, group: Group) -> None:
@@ -191,7 +196,7 @@ def _temporary(folder: str) -> Iterator[None]:
         tempfile.tempdir = before
 
 
-def _held(subject: Subject, server: ResourcesServer, folder: Path) -> dict[str, int]:
+def _held(subject: Subject, server: ResourcesServer, folder: str) -> dict[str, int]:
     """What the server holds beside what every one holds: items of its attributes, open files, temporary files."""
     gc.collect()
     base = vars(ResourcesServer())

@@ -14,14 +14,18 @@ from .trials import Trial, names_between
 
 
 async def sessions_do_not_meet(trial: Trial, group: Group) -> None:
-    """Twice the same rollout, and one beside another one; in turns, and at the same time."""
+    """Twice the same rollout, and one beside another one; in turns, and at the same time.
+
+    A cohort has each member once: it is tried beside another cohort alone.
+    """
     wanted, other = await sure(trial, group)
     if not wanted:
         trial.measures.note("seeded by chance: compared from a checkpoint on")
         await _from_a_checkpoint(trial, group)
         return
-    neighbour = trial.neighbour(group)
-    for beside in [group, *([neighbour] if neighbour is not None else [])]:
+    for beside in [None if group[0].cohort else group, trial.neighbour(group)]:
+        if beside is None:
+            continue
         for at_once in (False, True):
             async with stand(trial.subject.make()) as at:
                 plays = [begin(at, group), begin(at, beside)]

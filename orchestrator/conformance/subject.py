@@ -5,6 +5,7 @@ a crash closes nothing. What it held outside of this process is freed only when 
 """
 
 import itertools
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,11 @@ _numbers = itertools.count(1)
 """Of all trials in this process: no two ever use the same rollout, whatever a server keeps beyond an instance."""
 
 
+def packages() -> frozenset[str]:
+    """What is imported in this process, by the names of packages and lone modules."""
+    return frozenset(name.partition(".")[0] for name in sys.modules)
+
+
 @dataclass(slots=True)
 class Subject:
     """One class, as it is tried."""
@@ -33,6 +39,8 @@ class Subject:
     """`module:Class`, by which another process imports it; empty where none can."""
     made: list[ResourcesServer] = field(default_factory=list)
     """Instances of the trial that goes on."""
+    imported: frozenset[str] = field(default_factory=packages)
+    """Those that were there before anything was tried."""
 
     @property
     def checkpoints(self) -> bool:

@@ -619,3 +619,8 @@ PLANTED: Sequence[Planted] = (
     Planted(VerifyTakes, "a-replayed-verify-changes-nothing", "seed a verify verify"),
     Planted(VerifyCounts, "a-replayed-verify-changes-nothing", "seed a verify verify"),
 )
+
+
+def first_words(steps: Sequence[str]) -> str:
+    """The first word of each step."""
+    return " ".join(step.split(" ")[0] for step in steps)

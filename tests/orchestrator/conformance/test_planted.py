@@ -1,0 +1,27 @@
+"""Each planted mistake is found under the rule that it breaks, with the shortest calls; right servers break none."""
+
+import pytest
+
+from orchestrator.conformance import RULES, check_conformance
+from participants import ResourcesServer
+from tests.support.planted_servers import PLANTED, RIGHT, Planted, first_words
+
+pytestmark = [pytest.mark.process, pytest.mark.anyio, pytest.mark.timeout(240)]
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.server.__name__)
+async def test_a_planted_mistake_is_found(planted: Planted) -> None:
+    """By the rule that it breaks, with no call more than it takes to see it."""
+    [found] = (await check_conformance(planted.server, rules=[planted.rule])).rules
+    assert (found.outcome, first_words(found.steps)) == ("broken", planted.steps), found.text
+
+
+@pytest.mark.parametrize("server", RIGHT, ids=lambda server: server.__name__)
+async def test_a_right_server_passes(server: type[ResourcesServer]) -> None:
+    """Whatever it declares, and however it makes its sessions."""
+    assert (await check_conformance(server)).text == ""
+
+
+def test_every_rule_has_a_planted_mistake() -> None:
+    """A rule that nothing breaks may look at nothing."""
+    assert {planted.rule for planted in PLANTED} == {rule.name for rule in RULES}
