@@ -1,5 +1,6 @@
 """What the workers of a server ask each other, over real sockets: by the key's owner, and given up with the asker."""
 
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -14,6 +15,7 @@ from participants.verifiers.genrm_compare import GenRMCompareServer
 from store import Life
 from tests.participants.verifiers.cohort_workers import Judge, response, row_of
 from tests.support.channels import served
+from tests.support.waiting import until_asked
 
 pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
@@ -45,11 +47,13 @@ async def verified(channels: Channels, url: str, life: Life, index: int) -> Repl
     return await call("/verify", {**row_of(index), "response": response(f"answer {index}")}, 2)
 
 
-async def until(so: Any) -> None:
-    """Until it is so: sockets have no event for it."""
-    with anyio.fail_after(10):
-        while not so():  # noqa: ASYNC110 - what another task does over a socket
-            await anyio.sleep(0.01)
+async def until(so: Callable[[], object]) -> None:
+    """Until it is so: what another task does over a socket."""
+
+    async def asked() -> object:
+        return so()
+
+    await until_asked(asked, 10)
 
 
 async def test_members_at_different_workers_meet_at_the_worker_of_their_cohort() -> None:

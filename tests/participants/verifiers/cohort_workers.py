@@ -19,6 +19,12 @@ USAGE = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
 Scores = Mapping[tuple[str, str], tuple[float, float, float]]
 
 
+SCORES = {("answer 0", "answer 1"): (5, 3, 2), ("answer 1", "answer 2"): (4, 4, 2), ("answer 2", "answer 0"): (1, 5, 6)}
+"""By hand: 0 gets 5 and 5, mean 5. 1 gets 3, and of the tie 4 + (3.5 - 2) = 5.5, mean 4.25. 2 gets 4 - 1.5 = 2.5 and 1,
+mean 1.75."""
+REWARDS = {0: 5.0, 1: 4.25, 2: 1.75}
+
+
 def response(text: str) -> dict[str, Any]:
     """A Responses object that says this."""
     message = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}

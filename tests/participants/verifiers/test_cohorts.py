@@ -157,6 +157,17 @@ def test_an_index_and_a_rollout_belong_to_each_other() -> None:
     refused(Code.INVALID_REQUEST, lambda: cohorts.join(replace(joins(1), life=life(0, 3)), 0.0))
 
 
+def test_an_evaluation_of_other_answers_has_the_whole_time_again() -> None:
+    """With the same answer of a newer life it goes on as it is."""
+    cohorts = made()
+    for index in range(SIZE):
+        cohort = cohorts.join(joins(index), 0.0)
+    cohorts.join(joins(1, 4), 5.0)
+    assert cohorts.ends_at(cohort) == 20.0
+    cohorts.join(joins(1, 5, digest="new"), 7.0)
+    assert cohorts.ends_at(cohort) == 27.0
+
+
 def test_a_decision_on_answers_that_have_changed_is_none() -> None:
     """And neither is one of a cohort that collects again."""
     cohorts = made()
