@@ -38,7 +38,7 @@ CLEANUP_TIMEOUT_S = 20.0
 MAX_SESSION_BYTES = 1 << 30
 MAX_SESSION_TEXT = 64 << 20
 """Of an export, all that stands in its record itself: half of what the store takes as one."""
-IMPORT_BYTES = 256 << 20
+IMPORT_BYTES = 128 << 20
 """Of payloads that a restore has read and import hooks have not taken yet, so many are in memory at once, or those of
 one session."""
 EXPORT_TIMEOUT_S = 30.0

@@ -118,8 +118,8 @@ def export(folder: Path, limits: FolderLimits, digests: Digests, now: Callable[[
 
     Raises BadFolder and OSError.
     """
+    facts = folder.lstat()  # Before it is opened, which may want more than its mode.
     with root_of(folder) as root:
-        facts = os.fstat(root)
         found = walk(root, limits)
         known, kept = digests.copy(), Digests()
         packs = []

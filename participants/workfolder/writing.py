@@ -25,8 +25,8 @@ def write_tree(folder: Path, tree: Tree) -> None:
 
 def copy_tree(source: Path, folder: Path, limits: FolderLimits) -> None:
     """Fill an empty folder with what another one holds. Blocks. Raises BadFolder and OSError."""
+    facts = source.lstat()  # Before it is opened, which may want more than its mode.
     with root_of(source) as origin, root_of(folder) as root:
-        facts = os.fstat(origin)
         _fill(root, [each.entry for each in walk(origin, limits)], lambda entry: content(origin, entry))
         _finish(root, stat.S_IMODE(facts.st_mode), facts.st_mtime_ns)
 
