@@ -68,9 +68,27 @@ class BadPlace(ConfigError):
 class TaskSet(Table):
     """Tasks made by reasoning-gym (extra `tasks`)."""
 
-    name: str
+    name: str | tuple[str, ...]
+    """Of one of its data sets, or of several."""
     size: Positive = 100
+    """Tasks of each."""
     seed: Annotated[int, Field(ge=-MAX_INT, le=MAX_INT)] = 0
+    config: JSONTable = Field(default_factory=dict)
+    """Settings of the data sets themselves."""
+    calculator: bool = True
+    """Whether the model is offered the tool `calculate`."""
+
+    @field_validator("config")
+    @classmethod
+    def _own_settings(cls, config: dict[str, Any]) -> dict[str, Any]:
+        if twice := sorted({"name", "size", "seed", "calculator"} & config.keys()):
+            raise ValueError(f"{' and '.join(twice)} stands in task_set itself, not in its config")
+        return config
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all its data sets, in order."""
+        return (self.name,) if isinstance(self.name, str) else self.name
 
 
 class RunTable(Table):

@@ -116,7 +116,8 @@ def _make_rows(config: Config) -> list[dict[str, Any]]:
         raise ConfigError("give either input or task_set")
     from participants.servers.calculator import make_tasks  # not above: most runs have rows of their own
 
+    about: dict[str, Any] = {"calculator": task_set.calculator, **task_set.config}
     try:
-        return make_tasks(task_set.name, task_set.size, task_set.seed)
+        return [row for name in task_set.names for row in make_tasks(name, task_set.size, task_set.seed, **about)]
     except ParticipantError as error:
         raise ConfigError(f"run.task_set: {error.message}") from error

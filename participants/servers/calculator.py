@@ -1,7 +1,11 @@
 """A calculator tool, with tasks generated and scored by the reasoning-gym package, offline.
 
-`make_tasks` gives rows of any of that package's data sets, the same for the same name, size and seed. A row carries the
-entry that it was made from, and verify hands the model's answer to that data set's own `score_answer`.
+`make_tasks` gives rows of any of that package's data sets, the same for the same name, size and seed, with the tool or
+without. A row carries the entry that it was made from, and verify hands the model's answer to that data set's own
+`score_answer`. An entry that is scored otherwise once it was JSON, which has no tuples, is made again from its index.
+
+A scorer may raise for an answer that it cannot read. Where it does not raise for the entry's own answer, the model's is
+no answer: 0.0, and what was raised stands in `answer_error`. Where it does, nothing was scored, and verify fails.
 
 The answer is, of the response's text: what stands between the last `<answer>` and `</answer>`; else in the last
 `\\boxed{}`; else after the last `####` on its line; else the last line that is not empty.
@@ -28,11 +32,9 @@ from ..tools import ToolError, tool, tools_of
 from .expressions import BadExpression, evaluate, write
 
 FIELD = "reasoning_gym"
-"""Of a row: `{"dataset", "config", "entry"}`."""
-INSTRUCTIONS = (
-    "Solve the task. Use the calculate tool for every calculation. "
-    "Then give the final answer, and nothing else, as <answer>the answer</answer>."
-)
+"""Of a row: `{"dataset", "config", "entry"}`, and `index` where the entry is not scored alike once it was JSON."""
+INSTRUCTIONS = "Solve the task. {}Then give the final answer, and nothing else, as <answer>the answer</answer>."
+USE_TOOL = "Use the calculate tool for every calculation. "
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
 _HASHES = re.compile(r"####[ \t]*(\S[^\n]*)")
 
@@ -57,8 +59,8 @@ class CalculatorServer(ResourcesServer):
         if not isinstance(given, dict) or not {"dataset", "entry"} <= given.keys():
             raise ParticipantError(Code.INVALID_REQUEST, f"the row has no {FIELD} with a dataset and an entry")
         answer = extract_answer(output_text(row["response"]))
-        reward = await anyio.to_thread.run_sync(_score, given, answer)
-        return {"reward": reward, "extracted_answer": answer}
+        scored = await anyio.to_thread.run_sync(_score, given, answer)
+        return {**scored, "extracted_answer": answer}
 
     @classmethod
     def conformance(cls) -> Conformance:
@@ -103,32 +105,68 @@ def _last_boxed(text: str) -> str | None:
     return None
 
 
-def make_tasks(name: str, size: int, seed: int, **config: Any) -> list[dict[str, Any]]:
+def make_tasks(name: str, size: int, seed: int, *, calculator: bool = True, **config: Any) -> list[dict[str, Any]]:
     """`size` rows of one data set, such as `chain_sum`; blocks for seconds at first use.
 
-    `config` are the data set's own settings. Raises `invalid_request` for a name or setting that does not exist.
+    `calculator` offers the tool; `config` are the data set's own settings. Raises `invalid_request` for a name or
+    setting that does not exist, and for entries that JSON cannot say.
     """
     given = {"size": size, "seed": seed, **config}
     dataset = _dataset(name, orjson.dumps(given, option=orjson.OPT_SORT_KEYS))
     try:
-        entries = [orjson.loads(orjson.dumps(dataset[n])) for n in range(size)]
+        made = [dataset[n] for n in range(size)]
+        entries = [_as_json(entry) for entry in made]
     except TypeError as error:
         raise ParticipantError(Code.INVALID_REQUEST, f"entries of the data set {name} are not JSON: {error}") from error
-    tools = [tools_of(CalculatorServer)["calculate"].schema]
-    return [_row(name, given, entry, tools) for entry in entries]
+    facts = [
+        {"dataset": name, "config": given, "entry": entry, **({} if _alike(dataset, made[n], entry) else {"index": n})}
+        for n, entry in enumerate(entries)
+    ]
+    return [_row(each, calculator=calculator) for each in facts]
 
 
-def _row(name: str, config: dict[str, Any], entry: dict[str, Any], tools: list[dict[str, Any]]) -> dict[str, Any]:
-    messages = [{"role": "developer", "content": INSTRUCTIONS}, {"role": "user", "content": entry["question"]}]
-    return {
-        "responses_create_params": {"input": messages, "tools": tools},
-        FIELD: {"dataset": name, "config": config, "entry": entry},
-    }
+def _row(facts: dict[str, Any], *, calculator: bool) -> dict[str, Any]:
+    told = INSTRUCTIONS.format(USE_TOOL if calculator else "")
+    messages = [{"role": "developer", "content": told}, {"role": "user", "content": facts["entry"]["question"]}]
+    tools = {"tools": [tools_of(CalculatorServer)["calculate"].schema]} if calculator else {}
+    return {"responses_create_params": {"input": messages, **tools}, FIELD: facts}
 
 
-def _score(given: dict[str, Any], answer: str | None) -> float:
+def _alike(dataset: Any, made: Any, entry: Any) -> bool:
+    """Whether an entry is scored alike after it was JSON, as its own answer shows where it has one."""
+    answer = made.get("answer")
+    if made == entry or answer is None:
+        return bool(made == entry)
+    try:
+        return bool(dataset.score_answer(answer=answer, entry=entry) == dataset.score_answer(answer=answer, entry=made))
+    except Exception:  # The scorer's, of whatever JSON has made of the entry.
+        return False
+
+
+def _as_json(entry: Any) -> Any:
+    """As it comes back from a row."""
+    return orjson.loads(orjson.dumps(entry, option=orjson.OPT_NON_STR_KEYS))
+
+
+def _score(given: dict[str, Any], answer: str | None) -> dict[str, Any]:
     dataset = _dataset(str(given["dataset"]), orjson.dumps(given.get("config") or {}, option=orjson.OPT_SORT_KEYS))
-    return float(dataset.score_answer(answer=answer, entry=given["entry"]))
+    entry = _entry(dataset, given)
+    try:
+        return {"reward": float(dataset.score_answer(answer=answer, entry=entry))}
+    except Exception as error:
+        dataset.score_answer(answer=entry.get("answer"), entry=entry)  # It raises too where the entry is the reason.
+        return {"reward": 0.0, "answer_error": f"{type(error).__name__}: {error}"[:200]}
+
+
+def _entry(dataset: Any, given: dict[str, Any]) -> Any:
+    """The entry as the data set wants it."""
+    if type(given.get("index")) is not int:
+        return given["entry"]
+    made = dataset[given["index"]]
+    if _as_json(made) != given["entry"]:
+        told = f"{given['dataset']} makes another entry {given['index']} than the row has, as another version might"
+        raise ParticipantError(Code.INVALID_REQUEST, f"{told}: make the rows again")
+    return made
 
 
 @lru_cache(maxsize=64)

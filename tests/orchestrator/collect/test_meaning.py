@@ -46,7 +46,7 @@ def write(folder: Path, config: str = CONFIG, rows: str = '{"a": 1}\n{"a": 2}\n{
         (
             'input = "rows.jsonl"',
             'task_set = { name = "x", sise = 3 }',
-            r"run\.task_set\.sise: .*there are name, size, seed$",
+            r"run\.task_set\.sise: .*there are name, size, seed, config, calculator$",
         ),
     ],
 )
