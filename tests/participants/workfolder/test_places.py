@@ -25,15 +25,15 @@ def dying(root: Path) -> Path:
 
 def test_the_next_process_removes_what_a_dead_one_has_left(tmp_path: Path) -> None:
     """With all of its sessions; that of a living one stays."""
-    living = Place(tmp_path / "root")
+    living = Place(tmp_path / "here")
     folder = living.fresh("session")
-    left = dying(tmp_path / "root")
+    left = dying(tmp_path / "here")
     assert left.exists()
-    Place(tmp_path / "root").close()
+    Place(tmp_path / "here").close()
     assert not left.exists()
     assert folder.exists()
     living.close()
-    assert sorted(path.name for path in (tmp_path / "root").iterdir()) == [".lock"]
+    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == [".lock"]
 
 
 def test_what_is_not_ours_stays(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_what_is_not_ours_stays(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "precious").touch()
-    root = tmp_path / "root"
+    root = tmp_path / "here"
     root.mkdir()
     (root / "server-of-somebody").mkdir()
     (root / f"server-{'0' * 16}").touch()
@@ -52,7 +52,7 @@ def test_what_is_not_ours_stays(tmp_path: Path) -> None:
     Place(root).close()
     after = facts(tmp_path)
     assert {path for path in before if path not in after} == set()
-    assert set(after) - set(before) == {b"/root/.lock"}
+    assert set(after) - set(before) == {b"/here/.lock"}
 
 
 def test_one_that_was_half_removed_is_removed(tmp_path: Path) -> None:
