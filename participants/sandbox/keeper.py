@@ -20,24 +20,20 @@ import errno
 import json
 import os
 import resource
-import select
 import signal
 import socket
 import time
 from types import SimpleNamespace
 
 from . import kernel, tree
+from .watching import Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .order import Order
 
-TICK_S = 0.05
-"""How often it looks at what the program uses."""
 NICENESS = 5
 """Of programs: many that spin shall not take the processors from the server."""
-DISK_SHARE = 10
-"""Counting the folder takes at most one part in so many of its time."""
 _READY_FD, _FILTER_FD = 9, 8
 _UNABLE, _MISSING = 126, 127
 _FAILED = b"!"
@@ -66,33 +62,26 @@ def _run(order: "Order", control: socket.socket, server: int) -> dict[str, objec
     kernel.adopt_orphans()
     _prepare_folder(order)
     told, tell = os.pipe()
-    began = time.monotonic()
     child = os.fork()
     if child == 0:
         _be_program(order, tell)
     os.close(tell)
     _give_up_streams()
-    watch = _Watch(order, child, began)
+    watch = Watch(order, child, told)
     cause = watch.until_over(control, server)
-    wall_s = time.monotonic() - began
+    wall_s = time.monotonic() - watch.began
     watch.look(tree.descendants())
-    status = _end_all(child, order.uid if not order.bubblewrap else None)
+    status = _end_all(child, order)
     watch.look([])
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    said = os.read(told, 4096)
+    watch.hear()
     if order.uid is not None and order.folder is not None and not order.fresh:
         os.chown(order.folder, os.getuid(), os.getgid())
-    if said.startswith(_FAILED):
-        return {"failed": said[1:].decode(errors="replace")}
-    if order.bubblewrap and not said and cause == "over":
+    if watch.said.startswith(_FAILED):
+        return {"failed": watch.said[1:].decode(errors="replace")}
+    if order.bubblewrap and not watch.said and cause != "told":
         return {"failed": ""}
-    return {
-        "cause": cause,
-        "status": status,
-        "wall_s": wall_s,
-        "cpu_s": watch.cpu_s,
-        "peak_bytes": max(peak, watch.peak),
-    }
+    peak = max(watch.peak, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
+    return {"cause": cause, "status": status, "wall_s": wall_s, "cpu_s": watch.cpu_s, "peak_bytes": peak}
 
 
 def _prepare_folder(order: "Order") -> None:
@@ -232,73 +221,14 @@ def _processes_of_user() -> int:
     return count
 
 
-class _Watch:
-    """Looks at one program until it is over, or has to be."""
-
-    def __init__(self, order: "Order", child: int, began: float) -> None:
-        self.peak = 0
-        self.cpu_s = 0.0
-        self._order = order
-        self._child = child
-        self._began = began
-        self._next_count = began
-
-    def until_over(self, control: socket.socket, server: int) -> str:
-        """Why it is over: `over` by itself, `told` by the server or its end, else what it used too much of."""
-        poller = select.poll()
-        poller.register(control, select.POLLIN)
-        poller.register(os.pidfd_open(self._child), select.POLLIN)
-        while True:
-            left_s = self._began + self._order.wall_s - time.monotonic()
-            ready = dict(poller.poll(max(0.0, min(left_s, TICK_S)) * 1000))
-            if control.fileno() in ready or os.getppid() != server:
-                return "told"
-            if ready:
-                return "over"
-            if left_s <= TICK_S and time.monotonic() >= self._began + self._order.wall_s:
-                return "time"
-            if exceeded := self._exceeded():
-                return exceeded
-
-    def look(self, pids: list[int]) -> int:
-        """Note what these and those that have ended have used; resident bytes now."""
-        cpu_s, resident = tree.used(pids)
-        if resident > self._order.memory_bytes:
-            resident = tree.own_share(pids)
-        self.cpu_s = max(self.cpu_s, cpu_s)
-        self.peak = max(self.peak, resident)
-        return resident
-
-    def _exceeded(self) -> str:
-        """What it has used too much of, or nothing."""
-        order, pids = self._order, tree.descendants()
-        resident = self.look(pids)
-        if self.cpu_s > order.cpu_s:
-            return "time"
-        if resident > order.memory_bytes:
-            return "memory"
-        if order.in_memory and len(pids) > 1 and tree.in_memory(pids[1], list(order.in_memory)) > order.folder_bytes:
-            return "files"
-        return "files" if self._folder_too_large(pids) else ""
-
-    def _folder_too_large(self, pids: list[int]) -> bool:
-        began = time.monotonic()
-        if self._order.folder is None or began < self._next_count:
-            return False
-        size = tree.on_disk(self._order.folder, self._order.folder_bytes) + tree.removed_but_open(pids)
-        took_s = time.monotonic() - began
-        self._next_count = began + max(TICK_S, DISK_SHARE * took_s)
-        return size > self._order.folder_bytes
-
-
-def _end_all(child: int, uid: int | None) -> int:
+def _end_all(child: int, order: "Order") -> int:
     """Kill until nothing is left below this process; the wait status of `child`."""
     status = 0
-    if uid is None:
+    if not order.bubblewrap and order.uid is None:
         tree.stop_all()
     while True:
-        if uid is not None:
-            _kill_user(uid)
+        if not order.bubblewrap and order.uid is not None:
+            _kill_user(order.uid)
         for pid in tree.children():
             os.kill(pid, signal.SIGKILL)
         while True:

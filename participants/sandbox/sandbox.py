@@ -33,7 +33,7 @@ from ..errors import Code, ParticipantError
 from .order import OTHER_IDS, Order, make_order, python_paths
 from .program import Containment, Ended, Program, Ran, SandboxLimits
 
-GRACE_S = 30.0
+GRACE_S = 60.0
 """How much longer than the program a keeper may take before it is killed."""
 PROBE_S = 60.0
 """For finding out whether bubblewrap works: a wrong no would weaken everything that follows."""
