@@ -7,7 +7,7 @@ server may be the cause of is kept only once it is known that none is lost.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from store import Fenced, Life, Segment, StoreError
 
 from .asking import asked_row
 from .config import Config
-from .groups import ENDS_GROUP, named_row
+from .groups import ENDS_GROUP, Held, named_row
 from .ledger import RunLedger
 from .rows import Rollout
 from .saved import Totals, Work, work_of_row
@@ -77,6 +77,7 @@ class Collector:
         self._floor = ledger.floor
         self._earlier = earlier or Totals()
         self._scope = anyio.CancelScope()
+        self._held = Held(ledger.rollouts)
         self.world = world
         self.emit = emit
         self.still = anyio.Lock()
@@ -176,10 +177,19 @@ class Collector:
                 await self.world.check(batch)
                 async with self.still:
                     awaited = {result.life: result for result in batch if self.ledger.is_open(result.life)}
-                    if not await self._keep(list(awaited.values())):
+                    if not await self._take(awaited.values()):
                         self._scope.cancel()
                         return
                 self.wake()
+
+    async def _take(self, results: Iterable[Result]) -> bool:
+        """Keep what need not wait for the rest of its cohort, and whole cohorts; False as `_keep`."""
+        passed, again = self._held.take(results)
+        if again:
+            lives = [result.life for result in again]
+            await self.world.end(lives, END_TIMEOUT_S)
+            self.ledger.start_over(lives)
+        return await self._keep(passed) and await self._keep(self._held.complete(self.ledger.done))
 
     async def _keep(self, results: list[Result]) -> bool:
         """Make results durable, then release them; False where the output takes no more."""

@@ -3,10 +3,16 @@
 Each repeat is told in its row which group it is of, which member it is, and which attempt of the group it belongs to. A
 new attempt begins once a member has failed with its whole group: all who start after that start in the next one. A
 member that fails by itself starts again in the same attempt, for the others may be waiting for it.
+
+The rows of a cohort become durable together. Were some of them durable when everything dies, the others would be
+restored to before the cohort was decided, and wait for members that never come again. So a row is held until all of its
+group are held or done; where the group fails meanwhile, members that are held start again with the others.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
+
+from participants import Result
 
 from .rows import Rollout
 
@@ -53,3 +59,35 @@ class Attempts:
     def of(self, rollout_id: str) -> int:
         """From 0."""
         return self._attempts.get(group_of(rollout_id), 0)
+
+
+class Held:
+    """Results of cohorts that are not complete."""
+
+    def __init__(self, rollouts: Iterable[str]) -> None:
+        """`rollouts` are all of the run."""
+        self._members: dict[str, list[str]] = {}
+        for rollout_id in rollouts:
+            self._members.setdefault(group_of(rollout_id), []).append(rollout_id)
+        self._held: dict[str, dict[str, Result]] = {}
+
+    def take(self, results: Iterable[Result]) -> tuple[list[Result], list[Result]]:
+        """Which of these are not held, and which of the held ones are to start again."""
+        passed, again = list[Result](), list[Result]()
+        for result in results:
+            group = group_of(result.life.rollout_id)
+            if result.row is not None and "group_attempt" in result.row and len(self._members.get(group, ())) > 1:
+                self._held.setdefault(group, {})[result.life.rollout_id] = result
+                continue
+            passed.append(result)
+            if result.failure is not None and result.failure.get("class") in ENDS_GROUP:
+                again.extend(self._held.pop(group, {}).values())
+        return passed, again
+
+    def complete(self, done: Collection[str]) -> list[Result]:
+        """Those whose groups have no other member to come; they are held no more."""
+        found = list[Result]()
+        for group, held in list(self._held.items()):
+            if all(member in held or member in done for member in self._members[group]):
+                found.extend(self._held.pop(group).values())
+        return found

@@ -18,10 +18,10 @@ ASKED = "COMPARE"
 class LoggedGenRM(GenRMCompareServer):
     """The judge is asked in Chat, and told by a script to say what `verdict` says."""
 
-    def __init__(self, name: str = "main", *, log: str, hold: str = "", **options: Any) -> None:
+    def __init__(self, name: str = "main", *, log: str, hold: str = "", pause_s: float = 0.0, **options: Any) -> None:
         """`verify` and then `told <index>` are logged, and held as those of a LoggedCounter."""
         super().__init__(name, judge_dialect="chat", **options)
-        self._log = Log(log, hold)
+        self._log = Log(log, hold, pause_s)
 
     async def verify(self, session: ResourcesSession, row: dict[str, Any]) -> dict[str, Any]:
         """Held before it joins, and once its reward is known."""

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from orchestrator.collect import Config, Options, RunLedger, collect, open_segments
-from orchestrator.collect.groups import Attempts, group_of, named_row
+from orchestrator.collect.groups import Attempts, Held, group_of, named_row
 from orchestrator.collect.rows import Rollout, plan_rollouts
 from orchestrator.collect.segments import Header, Line, Writer
-from participants import Code, ParticipantError, Reply
+from participants import Code, ParticipantError, Reply, Result
 from participants.episode import body_of_run
 from store import Life
 
@@ -66,6 +66,37 @@ def test_a_repeat_that_failed_starts_before_rows_that_have_not_begun() -> None:
         assert again is not None
         assert rollouts.index(again[1]) == following
         assert group_of(again[1].rollout_id) == again[1].rollout_id.rpartition(".")[0]
+
+
+def result(repeat: int, *, failed: str = "", cohort: bool = True) -> Result:
+    """Of one member."""
+    row = None if failed else {"reward": 1.0, **({"group_attempt": 0} if cohort else {})}
+    failure = {"class": failed, "message": "", "stage": "verification", "terminal": False} if failed else None
+    return Result(life=Life(f"{GROUP}.{repeat}", 1, 0, repeat), row=row, failure=failure, active_s=0.0)
+
+
+def test_rows_of_a_cohort_are_held_until_all_are_there_or_done() -> None:
+    """A failure of a member alone is not held, and is waited for until it is final."""
+    first, second, third = (result(repeat) for repeat in range(3))
+    held = Held(f"{GROUP}.{repeat}" for repeat in range(3))
+    assert held.take([first]) == ([], [])
+    failed = result(2, failed="timeout")
+    assert held.take([second, failed]) == ([failed], [])
+    assert held.complete(()) == []
+    assert held.complete([f"{GROUP}.2"]) == [first, second]
+    assert held.complete([f"{GROUP}.2"]) == []
+    assert held.take([first, second, third]) == ([], [])
+    assert held.complete(()) == [first, second, third]
+
+
+def test_members_that_are_held_start_again_with_a_group_that_fails() -> None:
+    """Nothing of them is durable; rows that no cohort has decided are never held."""
+    held = Held(f"{GROUP}.{repeat}" for repeat in range(3))
+    first, failed = result(0), result(1, failed="cohort_failed")
+    assert held.take([first, failed]) == ([failed], [first])
+    assert held.complete(()) == []
+    alone = result(2, cohort=False)
+    assert held.take([alone]) == ([alone], [])
 
 
 class Comparing(OneTool):
