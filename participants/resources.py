@@ -53,6 +53,9 @@ _outer: ContextVar[Outer | None] = ContextVar("midflight_outer_call", default=No
 class ResourcesServer(SessionHolder):
     """Base of all resources servers; kind `resources`."""
 
+    measured: frozenset[str] = frozenset()
+    """Fields of what verify gives, at any depth, that are measurements: the same verify gives others another time."""
+
     def __init__(self, name: str = "main", *, gate: Gate | None = None, session_ttl_s: float = SESSION_TTL_S) -> None:
         """`session_ttl_s` counts time without a call; what is parked or lost in a crash does not count."""
         super().__init__(name, gate=gate, session_ttl_s=session_ttl_s)

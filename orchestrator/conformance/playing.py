@@ -117,11 +117,14 @@ async def _verify(at: Stand, play: Play, outputs: Outputs, again: int) -> Answer
     async with anyio.create_task_group() as group:
         for who in range(len(play.group)):
             group.start_soon(one, who)
-    return _together(play.group, [answers[who] for who in range(len(play.group))])
+    return _together(play.group, [answers[who] for who in range(len(play.group))], at.server.measured)
 
 
-def _together(group: Group, answers: Sequence[Answer]) -> Answer:
-    """The answers of several verifies as one: the first failure, or every result without what the caller sent."""
+def _together(group: Group, answers: Sequence[Answer], measured: frozenset[str]) -> Answer:
+    """The answers of several verifies as one: the first failure, or every result as far as it can be compared.
+
+    That leaves out what the caller sent, and what the server declares to be measurements.
+    """
     failure = next((answer for answer in answers if answer.failed or answer.refused), None)
     if failure is not None:
         return failure
@@ -129,7 +132,13 @@ def _together(group: Group, answers: Sequence[Answer]) -> Answer:
         {key: value for key, value in answer.body.items() if key != "response" and sent.get(key, _ABSENT) != value}
         for sent, answer in (({**_PLAIN, **case.row}, answer) for case, answer in zip(group, answers, strict=True))
     ]
-    return Answer(200, results[0] if len(results) == 1 else results)
+    return Answer(200, _without(results[0] if len(results) == 1 else results, measured))
+
+
+def _without(value: Any, names: frozenset[str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _without(inner, names) for key, inner in value.items() if key not in names}
+    return [_without(inner, names) for inner in value] if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,7 @@ class CodeGenServer(ResourcesServer):
 
     checkpoint_mode = "stateless"
     checkpoint_verify = "replay"
+    measured = frozenset({"unit_tests_time_taken"})
 
     def __init__(
         self,

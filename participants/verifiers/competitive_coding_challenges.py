@@ -42,6 +42,7 @@ class CompetitiveCodingChallengesServer(ResourcesServer):
 
     checkpoint_mode = "stateless"
     checkpoint_verify = "replay"
+    measured = frozenset({"run_time_s", "total_test_execution_time_s", "mean_test_execution_time_s"})
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ import pytest
 
 from participants import Code, ParticipantError
 from participants.cases import Case, response_of
-from participants.sandbox import Program, Ran, Sandbox, SandboxLimits
+from participants.sandbox import WORK, Program, Ran, Sandbox, SandboxLimits
 from participants.verifiers.competitive_coding_challenges import CompetitiveCodingChallengesServer
 
 from .contests import (
@@ -166,7 +166,7 @@ HOSTILE = {
     "leaves early": submitted("_exit(0);", C),
     "leaves before main": submitted("return 0;", C + '[[gnu::constructor]] void early() { puts("1.0"); leave(); }'),
     "reads the answer": submitted(printing('"correct_output.txt"') + " return -9;", C),
-    "reads it by its path": submitted(printing('"/work/correct_output.txt"') + " return -9;", C),
+    "reads it by its path": submitted(printing(f'"{WORK}/correct_output.txt"') + " return -9;", C),
     "reads it by itself": submitted(printing('"/proc/self/cwd/correct_output.txt"') + " return -9;", C),
     "reads it by others": submitted(PARENT + 'cwd/correct_output.txt", pid);' + printing("p") + "} return -9;", C),
     "includes it": submitted("return\n#include \"../correct_output.txt\"\n;"),
