@@ -27,7 +27,7 @@ from .errors import Code, ParticipantError
 from .exact import Exported, check_exact, exact_copy, exact_export
 from .gate import Gate
 from .holder import Held, Holder, in_turns, no_blobs
-from .hooks import each
+from .hooks import AT_ONCE, each
 from .sessions import ResourcesSession, Sessions, json_copy
 from .tools import ToolError
 from .wire import Blocker, Modes
@@ -58,6 +58,8 @@ class SessionHolder(Holder[Sessions]):
 
     max_session_bytes: int = MAX_SESSION_BYTES
     """Of bytes in the export of one session; one with more cannot be exported, and its life is a restart."""
+    exports_at_once: int = AT_ONCE
+    """Each of them has its own time; where they share a disk, fewer at once are each through sooner."""
 
     def __init__(self, name: str = "main", *, gate: Gate | None = None, session_ttl_s: float = SESSION_TTL_S) -> None:
         """`session_ttl_s` counts time without a call; what is parked or lost in a crash does not count."""
@@ -255,7 +257,7 @@ class SessionHolder(Holder[Sessions]):
             if not (held.stopped or held.state.restart_only) and (scope is None or held.life in scope):
                 self._unfrozen.update((session, None) for session in held.state.open.values() if session.to_export)
         if not self._json:
-            await each(list(self._unfrozen), self._freeze)
+            await each(list(self._unfrozen), self._freeze, at_once=self.exports_at_once)
             return
         async for session in in_turns(list(self._unfrozen)):  # Nothing to wait for.
             await self._freeze(session)

@@ -84,6 +84,7 @@ class ShellServer(ResourcesServer):
 
     checkpoint_mode = "exported"
     checkpoint_verify = "replay"
+    exports_at_once = THREADS
 
     def __init__(
         self,
