@@ -10,6 +10,7 @@ from store import Life, open_checkpoint
 from tests.support.waiting import until_asked
 
 from .controller import Controller, Standing
+from .tasks import Task
 
 
 async def _nothing(_: Round) -> None:
@@ -52,3 +53,11 @@ async def state_of(controller: Controller, taken: Round, kind: str) -> Any:
     """The state of the one record of a kind."""
     [state] = (await exported(controller, taken))[kind].values()
     return state
+
+
+def said(controller: Controller, task: Task) -> list[Any]:
+    """The output of a rollout without the names that its items have, which come from the rollout's own."""
+    row = controller.output[task.rollout_id].row
+    assert row is not None
+    named = {"id", "call_id"}
+    return [{key: value for key, value in item.items() if key not in named} for item in row["response"]["output"]]

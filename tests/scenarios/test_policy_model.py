@@ -11,7 +11,7 @@ from orchestrator.rounds import Round
 from participants.data import CALL_HEADER, LIFE_HEADER
 from tests.support.backend import start_backend
 
-from .controller import Controller
+from .looking import said
 from .stage import Stage
 from .tasks import Task
 from .test_continuation import rewards
@@ -43,14 +43,6 @@ async def test_15_a_checkpoint_without_a_crash_parks_holds_what_arrives_and_lets
         assert rewards(controller) == {"r0": 1.0}
         assert await controller.left() == {}
     stage.seen().exactly(calls={life: task.calls}, tools={life: task.tools}, verified=[life])
-
-
-def said(controller: Controller, task: Task) -> list[Any]:
-    """The output of a rollout without the names that its items have, which come from the rollout's own."""
-    row = controller.output[task.rollout_id].row
-    assert row is not None
-    named = {"id", "call_id"}
-    return [{key: value for key, value in item.items() if key not in named} for item in row["response"]["output"]]
 
 
 @counts
