@@ -1,8 +1,9 @@
 """A process that runs a program contained: what tests kill, fork, and take rights from.
 
-    python -m tests.participants.sandbox.server WAY MARK [forked] COMMAND...
+    python -m tests.participants.sandbox.server WAY MARK [forked | copied] COMMAND...
 
-prints how the program ended.
+prints how the program ended. `forked`: it is a worker, forked from a supervisor. `copied`: once the program runs, it
+forks a process that has all its descriptors, and prints the id of that one.
 """
 
 import os
@@ -10,10 +11,12 @@ import signal
 import sys
 
 import anyio
+import anyio.to_thread
 
 from participants.sandbox import Program, SandboxLimits
+from tests.support.waiting import until
 
-from .ways import MARK, WAYS
+from .ways import MARK, WAYS, processes_marked
 
 
 async def serve(way: str, mark: str, command: list[str]) -> None:
@@ -24,9 +27,22 @@ async def serve(way: str, mark: str, command: list[str]) -> None:
     print(ran.ended, ran.exit_code, ran.stdout.decode(errors="replace").strip(), flush=True)  # noqa: T201
 
 
+async def serve_and_fork(way: str, mark: str, command: list[str]) -> None:
+    """As a hook of an author might."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(serve, way, mark, command)
+        await anyio.to_thread.run_sync(until, lambda: processes_marked(mark))
+        if (copy := os.fork()) == 0:
+            signal.pause()
+        print(copy, flush=True)  # noqa: T201
+
+
 def main() -> None:
     """As the arguments say."""
     way, mark, *command = sys.argv[1:]
+    if command[0] == "copied":
+        anyio.run(serve_and_fork, way, mark, command[1:])
+        return
     if command[0] == "forked":
         # As a worker of a server begins: forked with its signals held back, and with a hook for forks of its own.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])

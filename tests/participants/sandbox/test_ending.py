@@ -81,6 +81,21 @@ def test_a_program_does_not_survive_its_server(way: str) -> None:
 
 
 @pytest.mark.timeout(120)
+def test_a_copy_of_the_server_keeps_no_program_alive(way: str) -> None:
+    """A process that a hook forked still holds the socket of the keeper when the server is killed."""
+    mark = secrets.token_hex(8)
+    with server(way, mark, "copied", "sh", "-c", DAEMONS) as process:
+        assert process.stdout is not None
+        copy = int(process.stdout.readline())
+        try:
+            process.kill()
+            process.wait()
+            wait_until_gone(mark)
+        finally:
+            os.kill(copy, signal.SIGKILL)
+
+
+@pytest.mark.timeout(120)
 def test_under_bubblewrap_nothing_survives_the_keeper_either(way: str) -> None:
     """Server and keeper are killed at once: under bubblewrap all goes, without it the program's first process."""
     mark = secrets.token_hex(8)
