@@ -17,8 +17,9 @@ from .running import finish
 from .target import parse_option
 
 if TYPE_CHECKING:
-    from orchestrator.conformance import ConformanceReport
     from participants import Case, Conformance, ResourcesServer
+
+    from ..conformance import ConformanceReport
 
 TARGET = "MODULE:CLASS"
 HOW_TO_HAVE_CASES = (
@@ -59,7 +60,7 @@ def conformance(
 
 
 def _listed() -> RuleList:
-    from orchestrator.conformance import RULES
+    from ..conformance import RULES
 
     return RuleList(rules=tuple(ListedRule(rule=r.name, sentence=r.sentence, need=r.need) for r in RULES))
 
@@ -86,8 +87,9 @@ async def _tried(
 ) -> Conformed:
     """Raises InvalidInput for what cannot be tried as it is."""
     # Here and not above: no other command waits until the participants are imported.
-    from orchestrator.conformance import NoCases, UnknownRule, check_conformance
     from participants.serving import ConfigError
+
+    from ..conformance import NoCases, UnknownRule, check_conformance
 
     try:
         report = await check_conformance(server, given, rules=names, thorough=thorough, seed=seed)
@@ -122,7 +124,7 @@ def _with_cases(given: "Conformance", file: Path | None) -> "Conformance":
 
 def read_cases(file: Path) -> "list[Case]":
     """The cases of a file. Raises InvalidInput, naming the line."""
-    from orchestrator.conformance import case_of
+    from ..conformance import case_of
 
     try:
         lines = file.read_text(encoding="utf-8").splitlines()

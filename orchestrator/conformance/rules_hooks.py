@@ -1,6 +1,6 @@
 """Rules about single calls: one that is in flight, is cancelled, is refused, or claims to change nothing."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -45,7 +45,7 @@ async def _nothing(number: int) -> None:
     """Let the hook go on."""
 
 
-def _tools(trial: Trial, run: Recording) -> list[int]:
+def _tools(trial: Trial, run: Recording) -> Iterator[int]:
     """Boundaries that a call of a tool follows."""
     return trial.boundaries([done for done in run.refs if done < len(run.steps) and run.steps[done].kind == "call"], 4)
 
@@ -121,6 +121,7 @@ async def cancelled_calls(trial: Trial, group: Group) -> None:
 async def _cancelled_at(trial: Trial, run: Recording, done: int, number: int) -> bool:
     """Whether the session is lost by that, as it may be where its state is no JSON."""
     async with _watched(trial, run, done) as (found, watched):
+        answers = list[Answer]()
         with anyio.CancelScope() as scope:
 
             async def cancel(awaited: int) -> None:
@@ -129,8 +130,12 @@ async def _cancelled_at(trial: Trial, run: Recording, done: int, number: int) ->
                     await anyio.lowlevel.checkpoint()
 
             watched.at = cancel
-            await found.take(run.steps[done])
+            answers.append(await found.take(run.steps[done]))
         found.between[-1] += f", cancelled at its await {number}"
+        if answers:  # Too late: it had come to its end.
+            found.check(answers[0], run.answers[done], "where it is not cancelled")
+            await found.go_on(start=done + 1)
+            return False
         found.outputs = run.outputs(done)
         return await _as_before(found, run, done)
 

@@ -1,5 +1,6 @@
 """Tries the rules on a class: chooses cases, gives each trial a limit, and shrinks what breaks a rule."""
 
+import math
 import sys
 import time
 from collections.abc import Collection, Sequence
@@ -20,6 +21,7 @@ from .stand import first_of
 from .subject import Group, Subject, groups_of
 from .trials import Trial
 
+RULE_S = 15.0
 TRIAL_S = 60.0
 """What hangs for so long is broken."""
 RESTART_ONLY = (
@@ -51,10 +53,12 @@ async def check_conformance(
     rules: Collection[str] = (),
     thorough: bool = False,
     seed: int = 0,
+    rule_s: float = RULE_S,
 ) -> ConformanceReport:
     """Try the rules on a class, with what it says of itself in `conformance` unless told otherwise.
 
-    `rules` names some of them; without it all are tried. Raises NoCases, UnknownRule, and ConfigError
+    `rules` names some of them; without it all are tried. Once a rule has used up `rule_s` it begins nothing further,
+    unless the trial is to be `thorough`. Raises NoCases, UnknownRule, and ConfigError
     where the class cannot be made.
     """
     given = server.conformance() if conformance is None else conformance
@@ -66,29 +70,35 @@ async def check_conformance(
     subject.make()  # What it refuses is told at once.
     trial = Trial(subject, thorough=thorough, seed=seed, groups=groups_of(given.cases))
     try:
-        outcomes = [await _try_rule(trial, rule) for rule in RULES if not rules or rule.name in rules]
+        outcomes = [
+            await _try_rule(trial, rule, math.inf if thorough else rule_s)
+            for rule in RULES
+            if not rules or rule.name in rules
+        ]
     finally:
         await trial.aclose()
     return _report(subject, trial.measures, outcomes)
 
 
-async def _try_rule(trial: Trial, rule: Rule) -> RuleOutcome:
-    began = time.perf_counter()
+async def _try_rule(trial: Trial, rule: Rule, limit_s: float) -> RuleOutcome:
+    began = time.monotonic()
+    trial.ends = began + limit_s
     trial.measures.notes.clear()
     told = RuleOutcome(rule=rule.name, sentence=rule.sentence, outcome="not tried")
     if reason := why_not(rule, trial.subject):
         return replace(told, said=reason)
     groups, found = trial.choose(rule.most), None
     for number, group in enumerate(groups, 1):
+        if number > 1 and trial.spent:
+            break
+        told = replace(told, outcome="kept", tried=number)
         found = await attempt(trial, rule, group)
         if found is not None:
-            shorter = replace(trial, shortening=True)
+            shorter = replace(trial, shortening=True, ends=math.inf)
             found = await shrink(group, found, partial(attempt, shorter, rule))
             told = replace(told, outcome="broken", said=found.said, steps=found.steps, tried=number)
             break
-    else:
-        told = replace(told, outcome="kept", tried=len(groups))
-    return replace(told, notes=tuple(trial.measures.notes), seconds=time.perf_counter() - began)
+    return replace(told, notes=tuple(trial.measures.notes), seconds=time.monotonic() - began)
 
 
 async def attempt(trial: Trial, rule: Rule, group: Group) -> Violation | None:

@@ -5,8 +5,10 @@ answer from then on must be the one that the recording has. A server may seed by
 same checkpoint.
 """
 
+import math
 import random
-from collections.abc import AsyncIterator, Iterable, Sequence
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -28,6 +30,8 @@ class Trial:
     thorough: bool = False
     seed: int = 0
     groups: Sequence[Group] = ()
+    ends: float = math.inf
+    """When the rule that is tried now has used up its time, on the monotonic clock."""
     shortening: bool = False
     """Whether a sequence that breaks a rule is being shortened."""
     measures: Measures = field(default_factory=Measures)
@@ -49,16 +53,30 @@ class Trial:
         """Another group; None where there is no other."""
         return next((other for other in self.groups if other[0].row != group[0].row), None)
 
-    def some(self, numbers: Iterable[int], most: int) -> list[int]:
-        """A few of these, evenly, the first and the last among them; all where the trial is thorough."""
-        every = list(numbers)
-        if self.thorough or len(every) <= most:
-            return every
-        return [every[round(place * (len(every) - 1) / (most - 1))] for place in range(most)]
+    def some(self, numbers: Iterable[int], most: int) -> Iterator[int]:
+        """A few of these, evenly, the first and the last among them; all where the trial is thorough.
 
-    def boundaries(self, numbers: Iterable[int], most: int) -> list[int]:
+        No further one once the rule has used up its time.
+        """
+        every = list(numbers)
+        if not self.thorough and len(every) > most:
+            every = [every[round(place * (len(every) - 1) / (most - 1))] for place in range(most)]
+        for number in every:
+            if self.spent:
+                return
+            yield number
+
+    def boundaries(self, numbers: Iterable[int], most: int) -> Iterator[int]:
         """A few of these boundaries; all of a sequence that is being shortened, which could else hide in the others."""
-        return list(numbers) if self.shortening else self.some(numbers, most)
+        return iter(list(numbers)) if self.shortening else self.some(numbers, most)
+
+    @property
+    def spent(self) -> bool:
+        """Whether the rule has used up its time, of which a note is made."""
+        if time.monotonic() < self.ends:
+            return False
+        self.measures.note("its time was used up before all that was chosen had been tried; --thorough sets no limit")
+        return True
 
     def choose(self, most: int) -> Sequence[Group]:
         """The first case, and some others by the seed; all where the trial is thorough."""

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from orchestrator.cli.commands import app
 from orchestrator.conformance import RULES
 
-PLANTED = "tests.support.planted_servers"
+PLANTED, RIGHT = "tests.support.planted_servers", "tests.support.right_servers"
 RULE = ("--rule", "continued-equals-uninterrupted")
 RUN_TIMEOUT_S = 110
 SERVER = '''
@@ -62,7 +62,7 @@ def test_a_broken_rule_is_told_with_its_numbered_calls() -> None:
 @pytest.mark.unit
 def test_a_kept_rule_is_told() -> None:
     """Exit code 0, with the modes."""
-    code, out, _ = run(f"{PLANTED}:Echo", *RULE)
+    code, out, _ = run(f"{RIGHT}:Echo", *RULE)
     assert code == 0
     assert "all of 1 rule kept; checkpoint_mode stateless, checkpoint_verify replay" in out
 
@@ -84,10 +84,10 @@ def test_the_rules_are_listed() -> None:
         (("no.such:Thing",), "No module named 'no'"),
         (("midflight:Life",), "'midflight:Life' is not a ResourcesServer"),
         (("midflight:ResourcesServer",), "has no cases. Write in the class"),
-        ((f"{PLANTED}:Echo", "--rule", "x"), "there is no rule 'x'"),
-        ((f"{PLANTED}:Echo", "--option", "colour=red"), "does not take these options"),
-        ((f"{PLANTED}:Echo", "--option", "colour"), "not of the form key=value"),
-        ((f"{PLANTED}:Echo", "--cases", "nowhere.jsonl"), "nowhere.jsonl cannot be read"),
+        ((f"{RIGHT}:Echo", "--rule", "x"), "there is no rule 'x'"),
+        ((f"{RIGHT}:Echo", "--option", "colour=red"), "does not take these options"),
+        ((f"{RIGHT}:Echo", "--option", "colour"), "not of the form key=value"),
+        ((f"{RIGHT}:Echo", "--cases", "nowhere.jsonl"), "nowhere.jsonl cannot be read"),
     ],
 )
 def test_what_cannot_be_tried_is_usage(arguments: tuple[str, ...], says: str) -> None:
@@ -102,7 +102,7 @@ def test_a_line_that_is_no_case_is_named(tmp_path: Path) -> None:
     """With its file and number."""
     file = tmp_path / "cases.jsonl"
     file.write_text('{"row": {"wanted": 3}}\n\n{"row": {}, "calls": 5}\n')
-    code, _, err = run(f"{PLANTED}:Echo", "--cases", file)
+    code, _, err = run(f"{RIGHT}:Echo", "--cases", file)
     assert code == 2
     assert "cases.jsonl:3 is no case: TypeError('calls are 5, not a list')" in err
 

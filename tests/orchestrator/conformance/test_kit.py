@@ -15,19 +15,14 @@ from participants import Case, Conformance, ToolCall
 from participants.serving import ConfigError
 from tests.support.planted_servers import (
     PLANTED,
-    Adder,
-    Echo,
     KeepsOnSelf,
     LeavesBusy,
-    Meeting,
     Planted,
-    SlowAdder,
     TakesGarbage,
-    Undeclared,
     VerifyCounts,
-    WaitingAdder,
     first_words,
 )
+from tests.support.right_servers import Adder, Echo, Meeting, SlowAdder, Undeclared, WaitingAdder
 
 pytestmark = [pytest.mark.unit, pytest.mark.anyio]
 IN_PROCESS = [rule.name for rule in RULES if rule.need != "a new process"]
