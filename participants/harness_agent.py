@@ -76,12 +76,10 @@ class HarnessAgent(Agent):
         super().__init__(*given, **rest)
         if not command:
             raise ValueError("command is empty: it names the program and its arguments")
-        if unknown := sorted({*(limits or {})} - {field.name for field in fields(SandboxLimits)}):
-            raise ValueError(f"there is no limit {unknown[0]}")
         self.command = tuple(map(str, _listed("command", command)))
         self.environment = {str(name): str(value) for name, value in (environment or {}).items()}
         self.model_name = model_name
-        self.limits = SandboxLimits(**{**LIMITS, **(limits or {})})  # type: ignore[arg-type]
+        self.limits = _limits({**LIMITS, **(limits or {})})
         self._files = [_found("files", each) for each in _listed("files", files)]
         paths = [_found("read_only", each) for each in _listed("read_only", read_only)]
         self._read_only = {str(path): path for path in paths}
@@ -182,6 +180,17 @@ def _listed(option: str, given: Sequence[str]) -> Sequence[str]:
     if isinstance(given, str):
         raise ValueError(f"{option} is a list of texts, and not {given!r}")
     return given
+
+
+def _limits(given: Mapping[str, float]) -> SandboxLimits:
+    usual = SandboxLimits()
+    known = {field.name: type(getattr(usual, field.name)) for field in fields(usual)}
+    for name, value in given.items():
+        if name not in known:
+            raise ValueError(f"there is no limit {name}; there are {', '.join(known)}")
+        if not value > 0:
+            raise ValueError(f"the limit {name} is {value}, and must be more than 0")
+    return SandboxLimits(**{name: known[name](value) for name, value in given.items()})
 
 
 def _found(option: str, path: str) -> Path:

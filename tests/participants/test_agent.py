@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from participants import Agent, Code, Final, LocalPeer, Next, ParticipantError, Reply, Request
+from participants import Agent, Code, EnvironmentServer, Final, LocalPeer, Next, ParticipantError, Reply, Request
 from participants.data import CallId
 from participants.servers import CounterServer
 from store import Life
@@ -219,3 +219,51 @@ async def test_what_a_step_may_not_return_is_refused_where_it_returns_it(fields:
     [held] = one.agent.held()
     assert held.state.activation is not None
     assert held.state.activation.boundary == 0
+
+
+class Speechless(Agent):
+    """Restart-only: asks for one tool call in a way of its own."""
+
+    async def run_activation(self, held: Any, body: Mapping[str, Any]) -> dict[str, Any]:
+        headers = {"x-midflight-checkpoint-mode": "restart", "x-resources-session-id": f"resources-{LIFE.rollout_id}"}
+        call = CallId(self.role, held.state.activation.boundary, 0)
+        [counter] = self.resources.values()
+        await counter.call(
+            Request(route="/increment_counter", body={"count": 1}, life=LIFE, call=call, headers=headers)
+        )
+        return {"output": []}
+
+
+class SlowCounter(CounterServer):
+    """Every tool call and every verify waits to be let go; a checkpoint would wait for both."""
+
+    checkpoint_verify = "wait"  # type: ignore[assignment]  # The other one of its base.
+    pauses = (Pause(), Pause())
+
+    async def call_tool(self, session: Any, name: str, arguments: Any) -> Any:
+        await self.pauses[0]()
+        return await super().call_tool(session, name, arguments)
+
+    async def verify(self, session: Any, row: dict[str, Any]) -> dict[str, Any]:
+        await self.pauses[1]()
+        return await super().verify(session, row)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["environment", "own /run"])
+async def test_nobody_waits_for_a_rollout_whose_agent_says_nothing_of_itself(own: bool) -> None:
+    """Neither in its tool call nor in its verify; its session is not exported, and all name it as a restart."""
+    counter = SlowCounter()
+    counter.pauses = SlowCounter.pauses = (Pause(), Pause())
+    peers = {counter.role: LocalPeer(counter)}
+    agent = Speechless(Model(), peers)
+    row = {"responses_create_params": {}, "initial_count": 1, "expected_count": 2}
+    async with EnvironmentServer(LocalPeer(agent), peers).run() as environment, anyio.create_task_group() as group:
+        owner = agent if own else environment
+        group.start_soon(owner.handle, Request(route="/run", body=row, life=LIFE))
+        for pause in counter.pauses:
+            await pause.reached.wait()
+            assert [holder.gate.in_flight(1)[1] for holder in (environment, agent, counter)] == [0, 0, 0]
+            await counter.freeze()
+            assert list(owner.restarts()) == list(counter.restarts()) == [LIFE]
+            assert all(session.exported is None for session in counter.held()[0].state.open.values())
+            pause.released.set()

@@ -349,7 +349,8 @@ def test_a_result_of_items_is_the_output() -> None:
     [
         ({"command": []}, "command is empty"),
         ({"command": "python3 x.py"}, "command is a list of texts, and not 'python3 x.py'"),
-        ({"command": ["x"], "limits": {"walls": 1}}, "there is no limit walls"),
+        ({"command": ["x"], "limits": {"walls": 1}}, "there is no limit walls; there are wall_s, "),
+        ({"command": ["x"], "limits": {"wall_s": 0}}, "the limit wall_s is 0, and must be more than 0"),
         ({"command": ["x"], "files": ["nowhere"]}, "files: there is no nowhere"),
     ],
 )
