@@ -286,7 +286,7 @@ class Controller:
 
     async def left(self) -> dict[str, dict[str, int]]:
         """What each member still holds, where that is anything; empty once all is released."""
-        ignored = ("refused",)
+        ignored = ("refused", "tokens_continued")
         counts = {name: status.counts for name, status in (await self.statuses()).items()}
         kept = {name: {k: v for k, v in each.items() if v and k not in ignored} for name, each in counts.items()}
         return {name: each for name, each in kept.items() if each}

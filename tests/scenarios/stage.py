@@ -34,6 +34,7 @@ from .tasks import Task
 
 TOKEN_ENV = "MIDFLIGHT_TEST_TOKEN"
 RESOURCES = "resources.counter"
+JUDGE = "model.judge"
 ROLES = ("environment.main", "agent.main", "model.main", RESOURCES)
 
 
@@ -69,6 +70,8 @@ class Stage:
     resources: str = "tests.support.logged_counter:LoggedCounter"
     counter: dict[str, Any] = field(default_factory=dict)
     """Options of the resources server, beside its log and its hold."""
+    judge: RunningBackend | None = None
+    """Of a further model server, `model.judge`, which resources servers may call."""
     capture: bool = False
     script: bool = False
     """Start the installed script for each server; else the nursery forks them, which is quicker."""
@@ -103,6 +106,11 @@ class Stage:
 
     # Servers
 
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Of all servers."""
+        return (*ROLES, JUDGE) if self.judge else ROLES
+
     def specs(self, urls: Mapping[str, str]) -> dict[str, dict[str, Any]]:
         """What each server is started from."""
         counter = {"log": str(self.counter_log), "hold": str(self._tool_hold), **self.counter}
@@ -118,6 +126,9 @@ class Stage:
             "model.main": {"model": endpoint, "capture": str(self.ledger) if self.capture else None},
             RESOURCES: {"server": self.resources, "options": counter, "peers": {"model.main": urls["model.main"]}},
         }
+        if self.judge:
+            own[JUDGE] = {"model": {**endpoint, "base_url": self.judge.base_url}}
+            own[RESOURCES]["peers"][JUDGE] = urls[JUDGE]
         return {role: {"store": self.store_url, "token_env": TOKEN_ENV, **spec} for role, spec in own.items()}
 
     async def start(self, workers: Workers | None = None) -> None:
@@ -127,12 +138,12 @@ class Stage:
         folder.mkdir()
         self.starts += 1
         environment = {TOKEN_ENV: self.token, **(_s3_environment(self.s3) if self.s3 else {})}
-        self.servers = {role: Server(role, {}, folder, environment, forked=not self.script) for role in ROLES}
+        self.servers = {role: Server(role, {}, folder, environment, forked=not self.script) for role in self.roles}
         specs = self.specs({role: server.url for role, server in self.servers.items()})
         for role, server in self.servers.items():
             server.spec = {**specs[role], "workers": workers.of(role)}
             server.begin()
-        await self._ready(*ROLES)
+        await self._ready(*self.roles)
 
     async def _ready(self, *roles: str) -> None:
         for role in roles:
@@ -140,15 +151,15 @@ class Stage:
 
     async def kill(self, *roles: str) -> None:
         """SIGKILL the process groups of these servers, of all without any."""
-        for role in roles or ROLES:
+        for role in roles or self.roles:
             await anyio.to_thread.run_sync(self.servers[role].kill)
 
     async def restart(self, *roles: str) -> None:
         """Kill these servers and start them again at their addresses, empty."""
         await self.kill(*roles)
-        for role in roles or ROLES:
+        for role in roles or self.roles:
             self.servers[role].begin()
-        await self._ready(*(roles or ROLES))
+        await self._ready(*(roles or self.roles))
 
     async def supplant(self, *roles: str) -> dict[str, Server]:
         """Start fresh servers in place of these, at new addresses; give the old ones, which are left as they are."""
