@@ -25,7 +25,7 @@ What else there is:
     async with stage.controller() as controller:                 a controller alone: leaving it kills no server
     async with stage.controller(adopts=True) as controller:      one that lets what goes on there go on
     old = await stage.supplant("agent.main")                     fresh servers beside old ones, which become zombies
-    stage.model, agent, environment, counter, capture, resources settings of the servers; set them before the start
+    stage.model, agent, resources, counter, judge and others     settings of the servers; set them before the start
     stage.hold_tools("tool 1001", "verify"), let_tools_go()      tool calls and verifications wait once they are logged
     await stage.logged(2), logged(1, "verify")                   until the counter has begun so many
     controller.checkpoint(standing)                              awaits `standing(round)` while everything stands still
