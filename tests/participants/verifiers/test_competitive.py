@@ -239,7 +239,6 @@ BROKEN: Mapping[str, Mapping[str, Any]] = {
     "a script that prints no score": {"run": "#!/bin/bash\n./graders/sums < input.txt > output.txt\n"},
     "a script that prints a word": {"run": "#!/bin/bash\n./graders/sums < input.txt > output.txt\necho right\n"},
     "a script that prints 100": {"run": "#!/bin/bash\n./graders/sums < input.txt > output.txt\necho 100\n"},
-    "a script that lets it print": {"run": "#!/bin/bash\n./graders/sums < input.txt\n"},
     "no checker": {"run": "#!/bin/bash\n./graders/sums < input.txt > output.txt\n./graders/no-checker\n"},
 }  # fmt: skip
 
@@ -249,6 +248,14 @@ async def test_what_is_wrong_with_a_problem_is_no_reward(name: str) -> None:
     """Neither 1 nor 0: a failure that names the problem."""
     with pytest.raises(ParticipantError, match="problem sums") as caught:
         await scored(sums(SUBTASKS, NUMBERS, **BROKEN[name]), RIGHT)
+    assert caught.value.code == Code.EXECUTOR_FAILED
+
+
+async def test_what_a_submission_prints_is_never_its_score() -> None:
+    """Under a script that leaves it its own stdout there is no score, though the sum of this test would be one."""
+    problem = sums({"all": worth("min", ["x"], 1)}, {"x": [1]}, run="#!/bin/bash\n./graders/sums < input.txt\n")
+    with pytest.raises(ParticipantError, match="no score") as caught:
+        await scored(problem, RIGHT)
     assert caught.value.code == Code.EXECUTOR_FAILED
 
 
