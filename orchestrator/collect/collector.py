@@ -19,7 +19,7 @@ from store import Fenced, Life, Segment, StoreError
 
 from .asking import asked_row
 from .config import Config
-from .groups import ENDS_GROUP, Held, named_row
+from .groups import Held, named_row
 from .ledger import RunLedger
 from .rows import Rollout
 from .saved import Totals, Work, work_of_row
@@ -184,7 +184,7 @@ class Collector:
 
     async def _take(self, results: Iterable[Result]) -> bool:
         """Keep what need not wait for the rest of its cohort, and whole cohorts; False as `_keep`."""
-        passed, again = self._held.take(results)
+        passed, again = self._held.take(results, self.ledger.group_attempts)
         if again:
             lives = [result.life for result in again]
             await self.world.end(lives, END_TIMEOUT_S)
@@ -224,8 +224,6 @@ class Collector:
     def _count(self, line: Line) -> None:
         if line.failed:
             self.ledger.failures[line.rollout_id] = self.ledger.failures.get(line.rollout_id, 0) + 1
-            if line.row.get("_ng_failure_class") in ENDS_GROUP:
-                self.ledger.group_attempts.failed(line.rollout_id)
             self.tally.failures += 1
             self.emit("failure", {"rollout_id": line.rollout_id, "life": line.life, "final": line.final, **line.row})
         else:

@@ -71,23 +71,34 @@ class Held:
             self._members.setdefault(group_of(rollout_id), []).append(rollout_id)
         self._held: dict[str, dict[str, Result]] = {}
 
-    def take(self, results: Iterable[Result]) -> tuple[list[Result], list[Result]]:
-        """Which of these are not held, and which of the held ones are to start again."""
+    def take(self, results: Iterable[Result], attempts: Attempts) -> tuple[list[Result], list[Result]]:
+        """Which of these are not held, and which are to start again: they are of an attempt that has failed meanwhile.
+
+        Counts failures of whole groups in `attempts`.
+        """
         passed, again = list[Result](), list[Result]()
         for result in results:
-            group = group_of(result.life.rollout_id)
-            if result.row is not None and "group_attempt" in result.row and len(self._members.get(group, ())) > 1:
-                self._held.setdefault(group, {})[result.life.rollout_id] = result
+            rollout_id = result.life.rollout_id
+            group = group_of(rollout_id)
+            if _attempt_in(result) is not None and len(self._members.get(group, ())) > 1:
+                self._held.setdefault(group, {})[rollout_id] = result
                 continue
             passed.append(result)
             if result.failure is not None and result.failure.get("class") in ENDS_GROUP:
-                again.extend(self._held.pop(group, {}).values())
+                attempts.failed(rollout_id)
+        for held in self._held.values():
+            over = [
+                name for name, result in held.items() if result.row and result.row["group_attempt"] < attempts.of(name)
+            ]
+            again.extend(held.pop(name) for name in over)
         return passed, again
 
     def complete(self, done: Collection[str]) -> list[Result]:
         """Those whose groups have no other member to come; they are held no more."""
         found = list[Result]()
         for group, held in list(self._held.items()):
-            if all(member in held or member in done for member in self._members[group]):
+            if not held:
+                del self._held[group]
+            elif all(member in held or member in done for member in self._members[group]):
                 found.extend(self._held.pop(group).values())
         return found

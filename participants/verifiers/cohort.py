@@ -157,7 +157,7 @@ class Cohort:
         self.phase, self.since = advance(self.phase, event), now
 
     def check(self, asked: Joining) -> None:
-        """Refuse who cannot be this member. Raises `invalid_request`, `stale_life` or `stale_call`."""
+        """Refuse who cannot be this member. Raises `invalid_request`, `stale_life`, `stale_call` or `cohort_failed`."""
         member = self.members.get(asked.index)
         rollout = asked.life.rollout_id if asked.life else ""
         if rollout and any(m.rollout == rollout and m.index != asked.index for m in self.members.values()):
@@ -175,7 +175,8 @@ class Cohort:
         if member.digest != asked.digest and (self.phase is Phase.COMPLETED or not newer):
             when = "was decided" if self.over else "has been joined"
             problem = f"{self.key.text} {when} with another answer of index {asked.index}"
-            raise ParticipantError(Code.STALE_CALL, problem)
+            # A rollout that was generated again can have a reward with all others only.
+            raise ParticipantError(Code.COHORT_FAILED if newer else Code.STALE_CALL, problem)
 
     def error(self) -> ParticipantError:
         """Why it failed; one of its own for everybody who is told."""

@@ -78,25 +78,36 @@ def result(repeat: int, *, failed: str = "", cohort: bool = True) -> Result:
 def test_rows_of_a_cohort_are_held_until_all_are_there_or_done() -> None:
     """A failure of a member alone is not held, and is waited for until it is final."""
     first, second, third = (result(repeat) for repeat in range(3))
-    held = Held(f"{GROUP}.{repeat}" for repeat in range(3))
-    assert held.take([first]) == ([], [])
+    held, attempts = Held(f"{GROUP}.{repeat}" for repeat in range(3)), Attempts()
+    assert held.take([first], attempts) == ([], [])
     failed = result(2, failed="timeout")
-    assert held.take([second, failed]) == ([failed], [])
+    assert held.take([second, failed], attempts) == ([failed], [])
     assert held.complete(()) == []
     assert held.complete([f"{GROUP}.2"]) == [first, second]
     assert held.complete([f"{GROUP}.2"]) == []
-    assert held.take([first, second, third]) == ([], [])
+    assert held.take([first, second, third], attempts) == ([], [])
     assert held.complete(()) == [first, second, third]
 
 
-def test_members_that_are_held_start_again_with_a_group_that_fails() -> None:
-    """Nothing of them is durable; rows that no cohort has decided are never held."""
-    held = Held(f"{GROUP}.{repeat}" for repeat in range(3))
-    first, failed = result(0), result(1, failed="cohort_failed")
-    assert held.take([first, failed]) == ([failed], [first])
-    assert held.complete(()) == []
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)], ids=str)
+def test_members_of_an_attempt_that_failed_start_again_with_the_others(order: tuple[int, ...]) -> None:
+    """Whether they come before the failure or after it; nothing of them is durable."""
+    results = [result(0), result(1, failed="cohort_failed"), result(2)]
+    for at_once in (True, False):
+        held, attempts = Held(f"{GROUP}.{repeat}" for repeat in range(3)), Attempts()
+        batches = [[results[n] for n in order]] if at_once else [[results[n]] for n in order]
+        taken = [held.take(batch, attempts) for batch in batches]
+        assert [each for passed, _ in taken for each in passed] == [results[1]]
+        assert {each.life for _, again in taken for each in again} == {results[0].life, results[2].life}
+        assert held.complete(()) == []
+        assert attempts.of(f"{GROUP}.0") == 1
+
+
+def test_rows_that_no_cohort_has_decided_are_not_held() -> None:
+    """Repeats of a verifier that looks at each alone, and a row without siblings."""
     alone = result(2, cohort=False)
-    assert held.take([alone]) == ([alone], [])
+    assert Held(f"{GROUP}.{repeat}" for repeat in range(3)).take([alone], Attempts()) == ([alone], [])
+    assert Held([f"{GROUP}.0"]).take([result(0)], Attempts()) == ([result(0)], [])
 
 
 class Comparing(OneTool):

@@ -112,7 +112,7 @@ AGAIN: dict[tuple[Phase, str, str], Code | Phase] = {
     (COMPLETED, "equal", "same"): COMPLETED,
     (COMPLETED, "equal", "other"): Code.STALE_CALL,
     (COMPLETED, "newer", "same"): COMPLETED,
-    (COMPLETED, "newer", "other"): Code.STALE_CALL,
+    (COMPLETED, "newer", "other"): Code.COHORT_FAILED,
     (FAILED, "older", "same"): Code.STALE_LIFE,
     (FAILED, "older", "other"): Code.STALE_LIFE,
     (FAILED, "equal", "same"): Code.JUDGE_FAILED,

@@ -295,7 +295,7 @@ async def test_another_answer_to_a_decided_cohort_is_too_late() -> None:
     assert (await workers.verify(Life("r1", 2, 1, 0), "answer 1", row_of(1)))["reward"] == 4.25
     with pytest.raises(ParticipantError) as refused:
         await workers.verify(Life("r1", 2, 2, 1), "another", row_of(1))
-    assert refused.value.code is Code.STALE_CALL
+    assert refused.value.code is Code.COHORT_FAILED
     assert len(workers.judge.asked) == 3
 
 
