@@ -121,8 +121,10 @@ class JudgingServer(ResourcesServer):
         if not reply.ok:
             told = f"it answered {reply.status}: {reply.body!r:.300}"
             raise ParticipantError(Code.JUDGE_FAILED, told, {"status": reply.status})
+        if self._chat:
+            return from_chat(reply.body, "judge")
         check_generation(route, reply.body)
-        return from_chat(reply.body, "judge") if self._chat else dict(reply.body)
+        return dict(reply.body)
 
     def _told(self, error: ParticipantError) -> ParticipantError:
         """As a failure of the judge, unless it is one of the run's servers."""

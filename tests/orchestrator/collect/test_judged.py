@@ -1,6 +1,7 @@
 """Runs whose verifier asks a model of its own: a judge in flight at a kill, one that is not there, and the ledger."""
 
 import json
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -171,3 +172,21 @@ def test_what_a_judge_says_stands_in_no_lineage_of_the_policy(tmp_path: Path, ho
         rows = [line for line in lines if line["kind"] == "row"]
         assert [each["call"].split(":")[0] for each in rows] == ["agent.main"] * 4
         assert len([call for call in run.judge.control.calls() if call.life]) == 4
+
+
+def test_a_judges_server_that_dies_is_started_again_and_costs_no_attempt(tmp_path: Path) -> None:
+    """Its loss is one of the run's servers, and no failure of a judge: every rollout is restored, and is rewarded."""
+    with judged_run(tmp_path / "run", ONE) as run:
+        assert run.judge is not None
+        run.judge.control.hold(after_tokens=CUT)
+        with run.start() as start:
+            all_judged_in_part(run, start)
+            start.signal(signal.SIGUSR1)
+            until(lambda: start.events("checkpoint"), PATIENCE_S, start.told)
+            os.killpg(run.servers()["model.judge"], signal.SIGKILL)
+            until(lambda: start.events("went_on"), PATIENCE_S, start.told)
+            run.judge.control.release()
+            start.wait(0)
+        assert any(event["server"].startswith("model.judge") for event in start.events("server_lost"))
+        assert (start.summary["rows"], start.summary["failures"]) == (4, 0)
+        assert [each["reward"] for each in judged(run)] == [1.0] * 4

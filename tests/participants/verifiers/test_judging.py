@@ -54,6 +54,15 @@ async def test_a_judge_that_gives_no_verdict_is_a_failure_and_no_reward(
     assert failed.value.code is Code.JUDGE_FAILED
 
 
+@pytest.mark.parametrize("body", ["<html>", {"output": "[[A=B]]"}, {"error": {}, "output": []}, {"output": []}])
+async def test_a_judge_that_speaks_the_other_dialect_fails_alike(body: Any) -> None:
+    """What is no list of items, and one without a message."""
+    judge = ScriptedJudge([Reply(200, body)])
+    with pytest.raises(ParticipantError) as failed:
+        await verify(judged_by(judge, judge_dialect="responses"), ROW, "4")
+    assert failed.value.code is Code.JUDGE_FAILED
+
+
 @pytest.mark.parametrize("code", sorted(PASSED_ON))
 async def test_a_loss_among_the_runs_own_servers_is_no_failure_of_the_judge(code: Code) -> None:
     """Its controller knows what to do about it, by its code."""
