@@ -87,9 +87,7 @@ class Held:
             if result.failure is not None and result.failure.get("class") in ENDS_GROUP:
                 attempts.failed(rollout_id)
         for held in self._held.values():
-            over = [
-                name for name, result in held.items() if result.row and result.row["group_attempt"] < attempts.of(name)
-            ]
+            over = [name for name, result in held.items() if (_attempt_in(result) or 0) < attempts.of(name)]
             again.extend(held.pop(name) for name in over)
         return passed, again
 
@@ -102,3 +100,9 @@ class Held:
             elif all(member in held or member in done for member in self._members[group]):
                 found.extend(self._held.pop(group).values())
         return found
+
+
+def _attempt_in(result: Result) -> int | None:
+    """The attempt of the cohort that has decided a row; None for one that none has."""
+    attempt = (result.row or {}).get("group_attempt")
+    return attempt if isinstance(attempt, int) else None
