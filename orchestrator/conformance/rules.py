@@ -153,14 +153,14 @@ RULES = (
     ),
     Rule(
         "a-checkpoint-waits-for-a-call",
-        "A checkpoint that is asked for in the middle of a tool waits or is refused: it never has half a change.",
+        "A checkpoint in the middle of a tool, or of a verify of mode wait, waits or is refused.",
         "checkpoints",
         hooks.checkpoints_wait,
         most=2,
     ),
     Rule(
         "a-cancelled-call-changes-nothing",
-        "A tool that is cancelled at any await leaves the session as it was, or lost where its state is no JSON.",
+        "A call that is cancelled at any await leaves the session as it was, or lost where its state is no JSON.",
         "checkpoints",
         hooks.cancelled_calls,
         most=2,

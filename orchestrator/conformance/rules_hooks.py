@@ -45,21 +45,22 @@ async def _nothing(number: int) -> None:
     """Let the hook go on."""
 
 
-def _tools(trial: Trial, run: Recording) -> Iterator[int]:
-    """Boundaries that a call of a tool follows."""
-    return trial.boundaries([done for done in run.refs if done < len(run.steps) and run.steps[done].kind == "call"], 4)
+def _before(trial: Trial, run: Recording, *, verify: bool) -> Iterator[int]:
+    """Boundaries that a call of a tool follows, or with `verify` also the score of a case alone."""
+    wanted = {"call", "verify"} if verify and len(run.play.group) == 1 else {"call"}
+    return trial.boundaries([done for done in run.refs if done < len(run.steps) and run.steps[done].kind in wanted], 4)
 
 
 async def checkpoints_wait(trial: Trial, group: Group) -> None:
     """A call is held at each of its awaits while a checkpoint is asked for."""
     run, seen = await trial.record(group), 0
-    for done in _tools(trial, run):
+    for done in _before(trial, run, verify=trial.subject.server.checkpoint_verify == "wait"):
         count = await _awaits_of(trial, run, done)
         seen += count
         for number in trial.some(range(1, count + 1), AWAITS):
             await _checkpoint_at(trial, run, done, number)
     if run.refs and not seen:
-        trial.measures.note("no tool of these cases gives way in the middle, so none can be caught there")
+        trial.measures.note("no call of these cases gives way in the middle, so none can be caught there")
 
 
 async def _checkpoint_at(trial: Trial, run: Recording, done: int, number: int) -> None:
@@ -107,13 +108,13 @@ async def _checkpoint_now(found: Restored) -> str:
 async def cancelled_calls(trial: Trial, group: Group) -> None:
     """A call is cancelled at each of its awaits, and then made once more."""
     run, seen, lost = await trial.record(group), 0, 0
-    for done in _tools(trial, run):
+    for done in _before(trial, run, verify=True):
         count = await _awaits_of(trial, run, done)
         for number in trial.some(range(1, count + 1), AWAITS):
             seen += 1
             lost += await _cancelled_at(trial, run, done, number)
     if run.refs and not seen:
-        trial.measures.note("no tool of these cases gives way in the middle, so none can be cancelled there")
+        trial.measures.note("no call of these cases gives way in the middle, so none can be cancelled there")
     if lost:
         trial.measures.note(f"{lost} of {seen} cancelled calls lose the session: its rollout starts over")
 

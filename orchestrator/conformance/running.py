@@ -22,7 +22,7 @@ from .subject import Group, Subject, groups_of
 from .trials import Trial
 
 RULE_S = 15.0
-TRIAL_S = 60.0
+TRIAL_S = 600.0
 """What hangs for so long is broken."""
 RESTART_ONLY = (
     "no checkpoint_mode is declared: rollouts at this server start over after a crash, and no checkpoint holds them. "

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+import anyio
+
 from participants import CallId, ControlPlane, ParticipantError, Reply, Request, ResourcesServer
 from participants.sessions import SESSION_HEADER
 from store import DEFAULT_LIMITS, Controller, Draft, Life, MemoryBackend, Ref, Store, claim
@@ -23,6 +25,8 @@ LEASE_S = 60.0
 STANDSTILL_S = 10.0
 """How long a checkpoint waits for what a server has in flight."""
 WORK_S = 30.0
+CALL_S = 60.0
+"""After which a call counts as hanging."""
 
 
 class NotExported(Exception):
@@ -48,10 +52,12 @@ class Stand:
         """One data call, and what became of it."""
         headers = {SESSION_HEADER: session or session_of(life)}
         request = Request(route=route, body=body, life=life, call=call, headers=headers)
-        try:
-            return answer_of(await self.server.handle(request))
-        except ParticipantError as error:
-            return Answer(error.status, error.message, error.code.value)
+        with anyio.move_on_after(CALL_S):
+            try:
+                return answer_of(await self.server.handle(request))
+            except ParticipantError as error:
+                return Answer(error.status, error.message, error.code.value)
+        return Answer(504, f"it did not come to an end within {CALL_S:g} s", "hangs")
 
     async def checkpoint(self, lives: Sequence[Life]) -> Ref:
         """Stand still, write, go on, publish. Raises NotExported, and what coordination raises."""
