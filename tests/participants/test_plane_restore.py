@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from participants import Code
-from store import Life
+from participants import Code, Stage
+from store import Life, claim
 from tests.support.checkpoints import memory_store
-from tests.support.desk import LIFE, OTHER, beside, desk, published, refused
+from tests.support.desk import LIFE, OTHER, beside, desk, publish, published, refused
 from tests.support.owners import NOWHERE, ON_PUSHED_LOOP, Pause, failing, next_life, push
 
 pytestmark = [pytest.mark.unit, pytest.mark.anyio]
@@ -31,6 +31,23 @@ async def test_a_restore_brings_what_was_published_and_waits_for_the_next_life()
         for _ in range(2):
             assert (await at.resume()).phase == "idle"
         assert await at.owner.write(next_life(LIFE, 2), "b") == ["a", "b"]
+
+
+@pytest.mark.parametrize("own", [None, {"decided": [1.5]}])
+async def test_an_own_state_is_given_to_every_new_worker_with_the_whole_scope(own: Any) -> None:
+    """Whichever rollouts are the worker's: what it owns by other keys, it knows itself. Nothing is given as nothing."""
+    store = memory_store()
+    scope = (LIFE, OTHER)
+    async with claim(store, take_over=True) as controller, desk(store, controller.epoch) as at:
+        at.owner.own = own
+        for life in scope:
+            await at.owner.write(life, "a", creates=True)
+        ref = await publish(at, controller, scope)
+    for number in range(3):
+        async with desk(store, 2) as at:
+            await at.plane.stage(at.call(Stage, checkpoint=ref, scope=scope, shard=(number, 3)))
+            states = [] if own is None else [{"own": own, "scope": sorted(map(str, scope))}]
+            assert at.owner.given == (states, set(scope), 2)
 
 
 async def test_concurrent_stages_read_once() -> None:

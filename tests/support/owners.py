@@ -127,9 +127,19 @@ class Notebook(Holder[list[str]]):
         self.kind = kind
         self.hooks: dict[str, Pause] = {}
         self.freed: list[Life] = []
+        self.own: Any = None
+        """Its state beside the lives."""
+        self.given: tuple[list[Any], set[Life], int] | None = None
+        """The own states that a restore has brought, for which scope and epoch."""
 
     def new_state(self, life: Life) -> list[str]:
         return []
+
+    def export_own(self, scope: Collection[Life]) -> Any:
+        return self.own and {"own": self.own, "scope": sorted(map(str, scope))}
+
+    def import_own(self, states: Sequence[Any], scope: Collection[Life], epoch: int) -> None:
+        self.given = list(states), set(scope), epoch
 
     def export_state(self, held: Held[list[str]]) -> Any:
         return list(held.state)
