@@ -18,6 +18,7 @@ from participants.harness_agent import HarnessAgent, output_of, prompt_of
 from participants.sandbox import python_paths
 from participants.servers import CounterServer
 from store import Life
+from tests.participants.sandbox.ways import WithoutBubblewrap
 from tests.support import black_box
 from tests.support.marks import MARK, marked
 from tests.support.owners import Pause
@@ -237,8 +238,11 @@ async def test_a_program_of_nobody_is_refused(tmp_path: Path) -> None:
 # Ends
 
 
-async def test_retiring_ends_the_whole_process_tree_before_it_answers(harness: Harness) -> None:
+@pytest.mark.parametrize("bubblewrap", [True, False], ids=["bubblewrap", "rlimits"])
+async def test_retiring_ends_the_whole_process_tree_before_it_answers(harness: Harness, bubblewrap: bool) -> None:
     """A child, and a grandchild that left session and parents behind; with a call of the model in flight."""
+    if not bubblewrap:
+        harness.agent._sandbox = WithoutBubblewrap()
     harness.model.pause = Pause()
     async with anyio.create_task_group() as group:
         group.start_soon(_ends_stale, harness, [["family"], ["url"]], LIFE)
