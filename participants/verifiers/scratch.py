@@ -48,16 +48,20 @@ def remove_abandoned(where: Path) -> None:
             os.close(lock)
 
 
+def own_folder() -> Path:
+    """The folder of this process, where all of its scratch folders are; made at first use, which blocks."""
+    return _made_by(os.getpid())
+
+
 def _make() -> Path:
     """Without bubblewrap a program has a user id of its own, and only passes through, to what is its own."""
-    path = Path(tempfile.mkdtemp(dir=_base_of(os.getpid())))
+    path = Path(tempfile.mkdtemp(dir=own_folder()))
     path.chmod(0o711)
     return path
 
 
 @functools.lru_cache(maxsize=1)
-def _base_of(pid: int) -> Path:
-    """The folder of this process, made at first use."""
+def _made_by(pid: int) -> Path:
     remove_abandoned(Path(tempfile.gettempdir()))
     base = Path(tempfile.mkdtemp(prefix=PREFIX))
     base.chmod(0o711)

@@ -1,6 +1,5 @@
 """`code_gen` with real programs in the real sandbox: right, wrong and hostile ones; what it leaves behind."""
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from participants import Code, ParticipantError
 from participants.cases import Case, response_of
 from participants.sandbox import Program, Ran, Sandbox, SandboxLimits
 from participants.verifiers.code_gen import CodeGenServer
+from participants.verifiers.scratch import own_folder
 
 from .judges import verify
 
@@ -210,8 +210,8 @@ async def test_a_sandbox_that_fails_is_no_reward() -> None:
 
 
 def left() -> list[Path]:
-    """Folders and sources of programs under the folder for temporary files."""
-    return [path for base in Path(tempfile.gettempdir()).glob("midflight-verify-*") for path in base.glob("tmp*")]
+    """Folders of programs that this process has."""
+    return list(own_folder().glob("tmp*"))
 
 
 async def test_a_cancelled_verify_leaves_nothing() -> None:
@@ -219,11 +219,10 @@ async def test_a_cancelled_verify_leaves_nothing() -> None:
     server = CodeGenServer(unit_test_timeout_secs=60.0)
     sleeps = "#include <unistd.h>\nint main() { sleep(50); }"
     body = {**row(SUMS, "cpp"), "response": response_of(Case(row={}, said=f"```\n{sleeps}\n```"))}
-    before = left()
     with anyio.move_on_after(2) as scope:
         await server.verify(None, body)  # type: ignore[arg-type]  # it looks at no session
     assert scope.cancelled_caught
-    assert left() == before
+    assert left() == []
     reply = await scored(SUMS, CPP_SUM, "cpp")
     assert reply["reward"] == 1.0
-    assert left() == before
+    assert left() == []

@@ -1,7 +1,6 @@
 """`competitive_coding_challenges` with real compilers, graders and checkers: scores, failures, hostile submissions."""
 
 import json
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from participants import Code, ParticipantError
 from participants.cases import Case, response_of
 from participants.sandbox import WORK, Program, Ran, Sandbox, SandboxLimits
 from participants.verifiers.competitive_coding_challenges import CompetitiveCodingChallengesServer
+from participants.verifiers.scratch import own_folder
 
 from .contests import (
     ADD,
@@ -213,10 +213,9 @@ async def test_no_hostile_submission_is_rewarded(name: str, containment: str) ->
     problem = sums({"all": worth("min", ["two", "three"], 100)}, NUMBERS, compile=UNCHECKED, run=STRICT, time_limit=8)
     one = server(problem, test_batch_size=1)
     one.sandbox = ByRlimits() if containment == "rlimits" else Sandbox()
-    before = left()
     reply = await verify(one, {"problem_id": "sums"}, HOSTILE[name])
     assert (reply["reward"], shown(reply)) == (0.0, {"all": 0.0})
-    assert left() == before
+    assert left() == []
 
 
 async def test_a_checker_cannot_be_replaced() -> None:
@@ -286,8 +285,8 @@ async def test_a_sandbox_that_fails_is_no_reward() -> None:
 
 
 def left() -> list[Path]:
-    """Folders of submissions under the folder for temporary files."""
-    return [path for base in Path(tempfile.gettempdir()).glob("midflight-verify-*") for path in base.glob("tmp*")]
+    """Folders of programs that this process has."""
+    return list(own_folder().glob("tmp*"))
 
 
 async def test_a_cancelled_verify_leaves_nothing_and_may_run_again() -> None:
@@ -295,11 +294,10 @@ async def test_a_cancelled_verify_leaves_nothing_and_may_run_again() -> None:
     problem = sums({"all": worth("min", ["two", "three"], 100)}, NUMBERS)
     one = server(problem, time_scale=20.0)
     sleeps = {"problem_id": "sums", "response": response_of(Case(row={}, said=submitted("sleep(30); return 0;", C)))}
-    before = left()
     with anyio.move_on_after(3) as scope:
         await one.verify(None, sleeps)  # type: ignore[arg-type]  # it looks at no session
     assert scope.cancelled_caught
-    assert left() == before
+    assert left() == []
     replies = [await verify(one, {"problem_id": "sums"}, RIGHT, life=None, call=None) for _ in range(2)]
     assert [reply["reward"] for reply in replies] == [1.0, 1.0]
-    assert left() == before
+    assert left() == []
