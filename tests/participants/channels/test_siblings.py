@@ -109,6 +109,7 @@ async def test_a_join_that_comes_in_anywhere_is_handed_to_the_owner_of_its_cohor
     body = workers[0].joining({**row_of(0), "response": response("x")}).model_dump()
     async with served(*workers) as (channels, urls):
         worker = channels.worker(urls[1 - OWNER], "resources.genrm")
-        stranger = Request(route="/cohorts/join", body={**body, "index": 7}, life=life_at(1 - OWNER, 0))
+        own = CallId("resources.genrm", 2, 0)
+        stranger = Request(route="/cohorts/join", body={**body, "index": 7}, life=life_at(1 - OWNER, 0), call=own)
         with pytest.raises(ParticipantError, match="none of a cohort of 2"):
             await worker.call(stranger)

@@ -17,6 +17,9 @@ from .cohort_workers import REWARDS, SCORES, Judge, Verifying, Workers, response
 
 pytestmark = [pytest.mark.unit, pytest.mark.anyio]
 
+OWN = CallId("resources.genrm", 5, 0)
+"""A call of a verify."""
+
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 async def test_each_member_gets_the_mean_of_its_comparisons(count: int) -> None:
@@ -171,16 +174,16 @@ async def test_an_older_life_and_one_that_is_over_are_refused() -> None:
         await settle()
         owner = workers.of("group_id::g::group_attempt::0")
         body = owner.joining({**row_of(0), "response": response("answer 0")}).model_dump()
-        late = Request(route=JOIN, body=body, life=Life("r0", 1, 0, 2), call=CallId("resources.genrm", 5, 0))
+        late = Request(route=JOIN, body=body, life=Life("r0", 1, 0, 2), call=OWN)
         with pytest.raises(ParticipantError, match=r"stale_life.*superseded"):
             await owner.handle(late)
         for server in workers.servers:
             await server.retire([Life("r9", 1, 0, 7)], 1.0)
         with pytest.raises(ParticipantError, match="stale_life"):
-            await owner.handle(Request(route=JOIN, body=body, life=Life("r9", 1, 0, 7)))
+            await owner.handle(Request(route=JOIN, body=body, life=Life("r9", 1, 0, 7), call=OWN))
         owner.raise_floor(Floor(1, 9))
         with pytest.raises(ParticipantError, match=r"stale_life.*floor"):
-            await owner.handle(Request(route=JOIN, body=body, life=Life("r8", 1, 0, 8)))
+            await owner.handle(Request(route=JOIN, body=body, life=Life("r8", 1, 0, 8), call=OWN))
         group.cancel_scope.cancel()
 
 
@@ -194,7 +197,7 @@ async def test_a_wait_of_an_older_life_ends_once_a_newer_one_has_joined(text: st
     async def join(life: Life, said: str) -> None:
         body = server.joining({**row_of(1), "response": response(said)}).model_dump()
         try:
-            await server.handle(Request(route=JOIN, body=body, life=life))
+            await server.handle(Request(route=JOIN, body=body, life=life, call=OWN))
         except ParticipantError as error:
             errors.append(error)
 
@@ -356,6 +359,16 @@ async def test_a_client_without_a_life_is_a_member_too() -> None:
     assert refused.value.code is Code.STALE_CALL
 
 
+@pytest.mark.parametrize("call", [None, CallId("agent.main", 5, 0)], ids=str)
+async def test_a_model_cannot_join_by_naming_the_route_as_a_tool(call: CallId | None) -> None:
+    """Whatever it puts into the arguments; only verifies of this server join."""
+    [server] = Workers.make().servers
+    body = server.joining({**row_of(1), "response": response("x")}).model_dump()
+    with pytest.raises(ParticipantError, match="no tool of a model"):
+        await server.handle(Request(route=JOIN, body=body, life=Life("r1", 1, 0, 1), call=call))
+    assert len(server.cohorts) == 0
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -377,7 +390,7 @@ async def test_a_join_that_is_no_members_is_refused_and_troubles_nobody(change: 
         verifying = Verifying(workers, group)
         await verifying.all(0)
         with pytest.raises(ParticipantError, match=problem):
-            await server.handle(Request(route=JOIN, body={**body, **change}, life=Life("stranger", 1, 0, 50)))
+            await server.handle(Request(route=JOIN, body={**body, **change}, life=Life("stranger", 1, 0, 50), call=OWN))
         await verifying.all(1, 2)
     assert verifying.rewards == REWARDS
 
