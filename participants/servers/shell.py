@@ -290,7 +290,7 @@ def _cases(count: int) -> Iterator[Case]:
     """Each keeps its own account of the folder, in Python."""
     numbers = random.Random(0)
     for case in range(count):
-        words = [f"{numbers.choice('abcdefgh')}{numbers.randrange(1000)}" for _ in range(6)]
+        words = [f"{numbers.choice('abcdefgh')}{numbers.randrange(1000):03}" for _ in range(6)]
         folder = {"list.txt": "".join(f"{word}\n" for word in words[:3]), "old.txt": "old\n"}
         seeded, commands = dict(folder), list[str]()
         for word in words[3:]:
@@ -320,7 +320,7 @@ def _change(kind: int, word: str, folder: dict[str, str]) -> str:
             folder.pop("old.txt", None)
             return f"rm -f old.txt; ln -sfn list.txt {word}"
         case 4:
-            folder["large.txt"] = f"{word}\n" * 40_000
-            return f"yes {word} | head -n 40000 > large.txt"
+            folder["large.txt"] = f"{word}\n" * 14_000
+            return f"yes {word} | head -n 14000 > large.txt"
     folder["copy.txt"] = folder["list.txt"]
     return "cp list.txt copy.txt; mkdir -p empty"
