@@ -126,10 +126,8 @@ class CohortServer(JudgingServer):
         """Serve one data call, or a join of a sibling."""
         if request.route != JOIN:
             return await super().handle(request)
-        if request.life is not None and (request.call is None or request.call.caller != self.role):
-            raise ParticipantError(
-                Code.INVALID_REQUEST, f"{JOIN} is for verifies of {self.role}, and no tool of a model"
-            )
+        if request.call is not None and request.call.caller != self.role:
+            raise ParticipantError(Code.INVALID_REQUEST, f"{JOIN} is for {self.role} itself, and no tool of a model")
         asked = parse(Join, body_of(request))
         self.check_member(request.life)
         await self.gate.wait_open()

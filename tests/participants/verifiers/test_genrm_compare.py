@@ -341,6 +341,23 @@ async def test_compare_gives_the_rewards_of_a_list_of_responses() -> None:
         await server.handle(Request(route="/compare", body=body, life=Life("r0", 1, 0, 0), call=agent))
 
 
+async def test_a_verify_without_a_call_id_is_a_member_too() -> None:
+    """Of a client that names its life alone."""
+    [server] = Workers.make(judge=Judge(SCORES)).servers
+    rewards: dict[int, float] = {}
+
+    async def one(index: int) -> None:
+        life = Life(f"r{index}", 1, 0, index)
+        await server.handle(Request(route="/seed_session", body=row_of(index), life=life))
+        body = {**row_of(index), "response": response(f"answer {index}")}
+        rewards[index] = (await server.handle(Request(route="/verify", body=body, life=life))).body["reward"]
+
+    async with anyio.create_task_group() as group:
+        for index in range(3):
+            group.start_soon(one, index)
+    assert rewards == REWARDS
+
+
 async def test_a_client_without_a_life_is_a_member_too() -> None:
     """A plain Gym client of a server that takes part in no run; another answer for its index is a conflict."""
     workers = Workers.make(judge=Judge(SCORES))
@@ -359,13 +376,12 @@ async def test_a_client_without_a_life_is_a_member_too() -> None:
     assert refused.value.code is Code.STALE_CALL
 
 
-@pytest.mark.parametrize("call", [None, CallId("agent.main", 5, 0)], ids=str)
-async def test_a_model_cannot_join_by_naming_the_route_as_a_tool(call: CallId | None) -> None:
+async def test_a_model_cannot_join_by_naming_the_route_as_a_tool() -> None:
     """Whatever it puts into the arguments; only verifies of this server join."""
     [server] = Workers.make().servers
     body = server.joining({**row_of(1), "response": response("x")}).model_dump()
     with pytest.raises(ParticipantError, match="no tool of a model"):
-        await server.handle(Request(route=JOIN, body=body, life=Life("r1", 1, 0, 1), call=call))
+        await server.handle(Request(route=JOIN, body=body, life=Life("r1", 1, 0, 1), call=CallId("agent.main", 5, 0)))
     assert len(server.cohorts) == 0
 
 
