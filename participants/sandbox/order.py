@@ -34,7 +34,7 @@ SMALL_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """One run, as the keeper reads it from JSON: there is nothing left to decide."""
+    """One run, as the keeper reads it: plain values, and nothing left to decide."""
 
     argv: Sequence[str]
     """What to execute, bubblewrap's arguments included."""

@@ -7,11 +7,11 @@ Rules:
 - Whether bubblewrap works is found by running it, once a process.
 """
 
+import ast
 import contextlib
 import dataclasses
 import fcntl
 import functools
-import json
 import logging
 import os
 import secrets
@@ -135,13 +135,19 @@ def _report_of_probe(order: Order) -> dict[str, Any]:
         ):
             launched.started()
             launched.control.settimeout(PROBE_S + GRACE_S)
-            report: dict[str, Any] = json.loads(launched.control.recv(REPORT_BYTES) or b"{}")
+            report: dict[str, Any] = _report(launched.control.recv(REPORT_BYTES))
             launched.close()
         return report
     except OSError as error:
         return {"error": str(error)}
     finally:
         launched.close()
+
+
+def _report(said: bytes) -> dict[str, Any]:
+    """What a keeper has written; nothing of it where it ended without a word."""
+    report: dict[str, Any] = ast.literal_eval(said.decode() or "{}")
+    return report
 
 
 def _order_for(program: Program, limits: SandboxLimits, bubblewrap: str) -> Order:
@@ -166,7 +172,7 @@ class _Launch:
         """Blocks for a moment: it writes the input to files in memory."""
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         control.setblocking(False)
-        order_fd = _sealed(json.dumps(dataclasses.asdict(order)).encode())
+        order_fd = _sealed(repr(dataclasses.asdict(order)).encode())
         where = [str(_PACKAGE.parent), str(_PACKAGE)]
         command = [
             sys.executable,
@@ -263,7 +269,7 @@ class _Run:
     async def _await_report(self) -> None:
         await anyio.wait_readable(self._launch.control)
         with contextlib.suppress(OSError, ValueError):
-            self._report = json.loads(self._launch.control.recv(REPORT_BYTES))
+            self._report = _report(self._launch.control.recv(REPORT_BYTES))
 
     async def _end(self, keeper: anyio.abc.Process) -> None:
         """Hang up, and wait until the keeper is gone; one that does not go is killed, with its program."""

@@ -2,7 +2,6 @@
 
 import os
 import select
-import socket
 import time
 
 from . import tree
@@ -16,7 +15,9 @@ TICK_S = 0.05
 SETUP_S = 30.0
 """How long containment may take to stand, which on an idle machine is a hundredth of a second."""
 DISK_SHARE = 10
-"""Counting the folder takes at most one part in so many of its time."""
+"""Counting the folder takes at most one part in so many of a processor."""
+COUNT_S = 1.0
+"""But it is done so often at least."""
 
 
 class Watch:
@@ -36,10 +37,10 @@ class Watch:
         self._next_count = self.began
         os.set_blocking(told, False)
 
-    def until_over(self, control: socket.socket, server: int) -> str:
+    def until_over(self, control: int, server: int) -> str:
         """Why it is over: `over` by itself, `told` by the server or its end, else what it used too much of."""
         poller = select.poll()
-        for descriptor in (control.fileno(), self._told, child := os.pidfd_open(self._child)):
+        for descriptor in (control, self._told, child := os.pidfd_open(self._child)):
             poller.register(descriptor, select.POLLIN)
         while True:
             left_s = self.began + (self._order.wall_s if self._stands else SETUP_S) - time.monotonic()
@@ -47,7 +48,7 @@ class Watch:
             if self._told in ready:
                 self.hear()
                 poller.unregister(self._told)
-            if control.fileno() in ready or os.getppid() != server:
+            if control in ready or os.getppid() != server:
                 return "told"
             if child in ready:
                 return "over"
@@ -92,10 +93,10 @@ class Watch:
         return bool(mounts) and len(pids) > 1 and tree.in_memory(pids[1], mounts) > self._order.folder_bytes
 
     def _folder_too_large(self, pids: list[int]) -> bool:
-        began = time.monotonic()
-        if self._order.folder is None or began < self._next_count:
+        if self._order.folder is None or time.monotonic() < self._next_count:
             return False
+        began_s = time.process_time()
         size = tree.on_disk(self._order.folder, self._order.folder_bytes) + tree.removed_but_open(pids)
-        took_s = time.monotonic() - began
-        self._next_count = began + max(TICK_S, DISK_SHARE * took_s)
+        took_s = time.process_time() - began_s
+        self._next_count = time.monotonic() + min(COUNT_S, max(TICK_S, DISK_SHARE * took_s))
         return size > self._order.folder_bytes
