@@ -60,10 +60,12 @@ async def call(url: str, name: str, arguments: dict[str, Any], call_id: str = ""
         async with Client(streamable_http_client(url)) as client:
             return await client.call_tool(name, arguments, meta=meta)
     except* MCPError as group:
-        error = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    raise error
+        raised = group.split(MCPError)[0]
+    found: BaseException | None = raised
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    assert found is not None
+    raise found
 
 
 async def count(url: str) -> int:
