@@ -132,12 +132,14 @@ def removed_but_open(pids: list[int]) -> int:
 def on_disk(folder: str, most: int) -> int:
     """Bytes that a folder takes on disk; it stops counting at `most`. Links are not followed."""
     total, open_folders = 0, [folder]
-    while open_folders and total <= most:
+    while open_folders:
         path = open_folders.pop()
         try:
             with os.scandir(path) as entries:
                 for entry in entries:
                     total += max(ENTRY_BYTES, entry.stat(follow_symlinks=False).st_blocks * 512)
+                    if total > most:
+                        return total
                     if entry.is_dir(follow_symlinks=False):
                         open_folders.append(entry.path)
         except (FileNotFoundError, NotADirectoryError):
