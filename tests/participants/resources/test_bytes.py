@@ -24,9 +24,12 @@ from store import (
     Life,
     ParticipantManifest,
     Ref,
+    Retention,
     Store,
     claim,
+    copy_checkpoint,
     open_checkpoint,
+    prune,
     verify_store,
 )
 from tests.support.checkpoints import memory_store
@@ -151,6 +154,32 @@ async def test_checkpoints_share_what_has_not_changed_across_rounds_and_a_restor
         [record] = [record async for record in records]
     exported = record.payload["state"]["sessions"]["s"]["state"]["pictures"]
     assert exported == [{"$a": b"a" * LARGE}, {"$b": b"b" * LARGE}, {"$c": b"c" * LARGE}, {"$d": b"d"}]
+
+
+async def test_what_checkpoints_share_outlives_a_prune_and_a_copy() -> None:
+    """Deleting the one that wrote a blob leaves it to the one that names it, and a copy of that has it too."""
+    store, elsewhere = memory_store(), memory_store()
+    old, call = await album(("a", LARGE, True), ("gone", LARGE, True))
+    async with claim(store) as controller:
+        await round_of(old, store, controller, LIFE)
+        (await old.enter(LIFE)).state.open["s"].state.pop("gone")
+        await call("/paint", {"name": "b", "size": LARGE})
+        await round_of(old, store, controller, LIFE)
+    await prune(store, Retention(keep_last=1))
+    assert len(await store.backend.list("blobs/")) == 2
+    ref = await copy_checkpoint(store, elsewhere)
+    for root in (store, elsewhere):
+        assert not (await verify_store(root, deep=True)).findings
+    new = Album()
+    async with (
+        claim(elsewhere, ref.checkpoint) as controller,
+        controlled(new, elsewhere, controller.epoch) as (plane, base),
+    ):
+        await restored_at(plane, base, controller, ref)
+        session = (await new.enter(NEXT)).state.open["s"]
+        assert session.state == {"a": b"a" * LARGE, "b": b"b" * LARGE}
+        _, manifest = await round_at(plane, base, controller, NEXT)
+        assert (manifest.blobs, manifest.blob_bytes) == (2, 0)
 
 
 async def test_too_many_bytes_make_a_restart_and_verify_goes_on() -> None:
