@@ -37,6 +37,10 @@ MAX_TOLD = 300
 """Characters of what a program wrote, in the response."""
 MAX_CODE_BYTES = 1 << 20
 """Of a program; a longer one is not run."""
+SPARE_BYTES = 1 << 20
+"""A program may write so much beside twice what is expected, which no right one does."""
+_DEEP = 'ulimit -s "$(ulimit -Hs)"; exec "$0"'
+"""Lets a program recurse as deep as its memory allows."""
 _HARNESS = Path(__file__).with_name("python_harness.py")
 _TAGS = ("<think>", "</think>")
 
@@ -143,12 +147,13 @@ class CodeGenServer(ResourcesServer):
                 judged.append(_failed(RUNTIME_ERROR, 0, "Compilation Error", compiled.stderr))
                 return
             built = folder / "program"
-            program = Program(command=[str(built)], read_only={str(built): built})
+            program = Program(command=["sh", "-c", _DEEP, str(built)], read_only={str(built): built})
         else:
             await self._start_python()
             program = self._python(code, tests.fn_name)
         for number, (given, expected) in enumerate(zip(tests.inputs, tests.outputs, strict=True)):
-            ran = await self.sandbox.run(replace(program, stdin=program.stdin + given.encode()), self.limits)
+            limits = replace(self.limits, output_bytes=SPARE_BYTES + 2 * len(expected.encode()))
+            ran = await self.sandbox.run(replace(program, stdin=program.stdin + given.encode()), limits)
             one = await anyio.to_thread.run_sync(self._judge_one, ran, number, expected, tests.fn_name)
             judged.append(one)
             if one.code is not True:

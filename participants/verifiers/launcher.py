@@ -62,6 +62,8 @@ def become(kept: str, root: str, arguments: list[str], trace: int) -> None:
     sys.path.insert(0, os.path.join(root, ".midflight"))
     restrict_files = importlib.import_module("kernel").restrict_files
     keep_off_score(os.environ.pop(SCORE))
+    _, most = resource.getrlimit(resource.RLIMIT_STACK)
+    resource.setrlimit(resource.RLIMIT_STACK, (most, most))  # As deep as its memory allows.
     if memory := int(os.environ.pop(MEMORY, "0")):
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     pipes = [path for path in arguments if is_pipe(path)]

@@ -18,6 +18,8 @@ from .problems import Problem, Subtask
 
 Scores = Mapping[str, float]
 """Of tests that have run, by name."""
+SLACK = 1e-9
+"""Three times 33.3 are less than 99.9, as sums of floats go: such a row is no harder than it says."""
 
 
 def next_tests(problem: Problem, subtasks: Iterable[str], scores: Scores, size: int, *, all_of_them: bool) -> list[str]:
@@ -59,7 +61,7 @@ def binary_reward(subtasks: Sequence[Subtask], scores: Scores, worth: float | No
     wanted = sum(map(worth_of, subtasks)) if worth is None else worth
     if wanted <= 0:
         return float(all(scores.get(name, 0.0) >= 1 for subtask in subtasks for name in subtask.tests))
-    return float(sum(score_of(subtask, scores) for subtask in subtasks) >= wanted)
+    return float(sum(score_of(subtask, scores) for subtask in subtasks) >= wanted - SLACK * wanted)
 
 
 def fraction_reward(subtasks: Sequence[Subtask], scores: Scores) -> float:

@@ -37,6 +37,19 @@ CPP_SUM = (
     "#include <iostream>\nint main() { int n, x, s = 0; std::cin >> n; while (std::cin >> x) s += x; std::cout << s; }"
 )
 
+DEEP: Mapping[str, Any] = {"inputs": ["100000"], "outputs": ["100000"]}
+LONG: Mapping[str, Any] = {"inputs": ["300000"], "outputs": ["".join(f"{n}\n" for n in range(300000))]}
+CACHED = "sys.setrecursionlimit(10**6)\n@cache\ndef f(n): return 2 + f(n - 1) if n else 0\nprint(f(int(input()) // 2))"
+OWN_MODULE = "import __main__\ndef add(x): return sum(map(int, x))\ninput()\nprint(__main__.add(input().split()))"
+CPP_DEEP = (
+    "#include <cstdio>\nint f(int n) { volatile int a[16] = {n}; return n ? f(n - 1) + (a[0] == n) : 0; }\n"
+    'int main() { int n; scanf("%d", &n); printf("%d", f(n)); }'
+)
+POOL = (
+    "from multiprocessing import Pool\ndef number(x): return int(x)\nif __name__ == '__main__':\n  input()\n"
+    "  with Pool(2) as pool: print(sum(pool.map(number, input().split())))"
+)
+
 ENDS: Mapping[str, tuple[Mapping[str, Any], str, str, list[Any]]] = {
     # Tests, program, language, and the codes that it must get, by hand.
     "right": (SUMS, "n = int(input())\nprint(sum(map(int, input().split())))", "", [True, True]),
@@ -45,6 +58,12 @@ ENDS: Mapping[str, tuple[Mapping[str, Any], str, str, list[Any]]] = {
     "reads bytes": (SUMS, "print(sum(map(int, sys.stdin.buffer.readlines()[1].split())))", "", [True, True]),
     "names at hand": (SUMS, "input()\nprint(reduce(lambda a, b: a + b, map(int, input().split())))", "", [True, True]),
     "exits with 0": (SUMS, "input()\nprint(sum(map(int, input().split())))\nexit()", "", [True, True]),
+    "opens stdin": (SUMS, "print(sum(map(int, open('/dev/stdin').read().split()[1:])))", "", [True, True]),
+    "its own module": (SUMS, OWN_MODULE, "", [True, True]),
+    "pool": (SUMS, POOL, "", [True, True]),
+    "long output": (LONG, "print(*range(int(input())), sep='\\n')", "", [True]),
+    "long number": ({"inputs": ["9000"], "outputs": ["9001"]}, "print(len(str(10 ** int(input()))))", "", [True]),
+    "deep in C": (DEEP, CACHED, "", [True]),
     "second is wrong": (SUMS, "print(7)", "", [True, -2]),
     "raises": (SUMS, "print(7)\nraise ValueError", "", [-4]),
     "does not parse": (SUMS, "print(7", "", [-4]),
@@ -59,6 +78,7 @@ ENDS: Mapping[str, tuple[Mapping[str, Any], str, str, list[Any]]] = {
     "a tuple": (LISTS, "def sort(x): return tuple(sorted(x))", "", [True]),
     "a set": (LISTS, "def sort(x): return set(x)", "", [-4]),
     "C++": (SUMS, CPP_SUM, "cpp", [True, True]),
+    "C++, deep": (DEEP, CPP_DEEP, "cpp", [True]),
     "C++, wrong": (SUMS, "#include <cstdio>\nint main() { puts(\"7\"); }", "cpp", [True, -2]),
     "C++, crash": (SUMS, "int main() { return *(volatile int*)0; }", "cpp", [-4]),
     "C++, no compilation": (SUMS, "int main() { return x; }", "cpp", [-4]),

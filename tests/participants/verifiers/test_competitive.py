@@ -110,6 +110,13 @@ async def test_the_older_form_and_added_includes_work_together() -> None:
     assert (reply["reward"], shown(reply)) == (1.0, {"a": 40.0, "b": 60.0})
 
 
+async def test_a_submission_may_recurse_as_deep_as_its_memory_allows() -> None:
+    """A hundred thousand calls want more than the 8 MiB that a program has for them by default."""
+    before = "static int deep(int n) { volatile int a[16] = {n}; return n ? deep(n - 1) + (a[0] != n) : 0; }"
+    reply = await scored(sums(SUBTASKS, NUMBERS), submitted(f"{ADD} return s + deep(100000);", before))
+    assert reply["reward"] == 1.0
+
+
 @pytest.mark.parametrize(("wrong", "reward"), [(False, 1.0), (True, 0.0)])
 async def test_a_submission_may_talk_to_a_manager_through_pipes(wrong: bool, reward: float) -> None:
     """The named pipes among its arguments are open to it, in a folder of the run script's own making."""

@@ -248,6 +248,13 @@ def test_the_rows_worth_counts_instead_of_the_problems() -> None:
     assert [binary_reward([of], scores("a1 b0.5"), worth) for worth in (15, 16)] == [1.0, 0.0]
 
 
+def test_a_worth_that_a_sum_of_floats_just_misses_is_reached() -> None:
+    """By hand: three subtasks of 33.3 are worth 99.9, and their sum is 99.89999999999999."""
+    of = list(scored(**{name: subtask("min", name, 33.3) for name in "abc"}).subtasks.values())
+    assert binary_reward(of, scores("a1 b1 c1"), 99.9) == 1.0
+    assert binary_reward(of, scores("a1 b1 c0.99"), 99.9) == 0.0
+
+
 def test_a_whole_problem_wants_all_of_its_subtasks() -> None:
     """30 and 2 tests are worth 32: what one lacks, the other cannot make good."""
     of = list(scored(one=subtask("min", "ab", 30), two=subtask("sum_tests", "cd")).subtasks.values())
