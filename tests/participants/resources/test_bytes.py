@@ -241,7 +241,9 @@ def change(value: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [bytearray(b"x"), memoryview(b"x"), (b"x",), {b"x": 1}, type("B", (bytes,), {})(b"x"), {"a": 1j}], ids=repr
+    "value",
+    [bytearray(b"x"), memoryview(b"x"), (b"x",), {b"x": 1}, type("B", (bytes,), {})(b"x"), {"a": 1j}],
+    ids=lambda value: type(value).__name__,
 )
 def test_what_is_not_just_bytes_is_refused_in_an_export(value: Any) -> None:
     """Whatever would come back as another type, with its place."""
