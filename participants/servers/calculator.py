@@ -4,8 +4,9 @@
 without. A row carries the entry that it was made from, and verify hands the model's answer to that data set's own
 `score_answer`. An entry that is scored otherwise once it was JSON, which has no tuples, is made again from its index.
 
-A scorer may raise for an answer that it cannot read. Where it does not raise for the entry's own answer, the model's is
-no answer: 0.0, and what was raised stands in `answer_error`. Where it does, nothing was scored, and verify fails.
+A scorer may raise for an answer that it cannot read, or take too long for it. Where it does neither for the entry's own
+answer, the model's is no answer: 0.0, and why stands in `answer_error`. Where it does, nothing was scored, and verify
+fails. Scorers run in child processes, in which nothing runs an answer as code (`verifiers.gym_scoring`).
 
 The answer is, of the response's text: what stands between the last `<answer>` and `</answer>`; else in the last
 `\\boxed{}`; else after the last `####` on its line; else the last line that is not empty.
@@ -13,14 +14,12 @@ The answer is, of the response's text: what stands between the last `<answer>` a
 The package comes with the extra `tasks` and takes seconds to import, so that happens at first use, in a worker thread.
 """
 
-import importlib
+import os
 import random
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 
-import anyio.to_thread
 import orjson
 
 from ..cases import Case, Conformance, ToolCall
@@ -29,11 +28,16 @@ from ..output_text import output_text
 from ..resources import ResourcesServer
 from ..sessions import ResourcesSession
 from ..tools import ToolError, tool, tools_of
+from ..verifiers.bounded import BoundedWork, UsedUp
+from ..verifiers.gym_scoring import as_json, dataset_of
 from .expressions import BadExpression, evaluate, write
 
 FIELD = "reasoning_gym"
 """Of a row: `{"dataset", "config", "entry"}`, and `index` where the entry is not scored alike once it was JSON."""
 INSTRUCTIONS = "Solve the task. {}Then give the final answer, and nothing else, as <answer>the answer</answer>."
+SCORE_CPU_S = 30.0
+"""Processor time of one score, the making of its data set included."""
+SCORES_AT_ONCE = 8
 USE_TOOL = "Use the calculate tool for every calculation. "
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
 _HASHES = re.compile(r"####[ \t]*(\S[^\n]*)")
@@ -44,6 +48,19 @@ class CalculatorServer(ResourcesServer):
 
     checkpoint_mode = "stateless"
     checkpoint_verify = "replay"
+
+    def __init__(self, name: str = "main", *, score_cpu_s: float = SCORE_CPU_S, **options: Any) -> None:
+        """`score_cpu_s` is processor time of one score. Raises ValueError."""
+        super().__init__(name, **options)
+        if not score_cpu_s > 0:
+            raise ValueError("score_cpu_s must be more than 0")
+        self._cpu_s = score_cpu_s
+        self.bounded = BoundedWork(min(SCORES_AT_ONCE, os.cpu_count() or 1))
+
+    async def aclose(self) -> None:
+        """Free sessions and child processes."""
+        await super().aclose()
+        await self.bounded.aclose()
 
     @tool
     async def calculate(self, session: ResourcesSession, expression: str) -> dict[str, Any]:
@@ -56,11 +73,27 @@ class CalculatorServer(ResourcesServer):
     async def verify(self, session: ResourcesSession, row: dict[str, Any]) -> dict[str, Any]:
         """What the row's data set says of the answer, from 0.0 to 1.0."""
         given = row.get(FIELD)
-        if not isinstance(given, dict) or not {"dataset", "entry"} <= given.keys():
+        if not isinstance(given, dict) or "dataset" not in given or not isinstance(given.get("entry"), dict):
             raise ParticipantError(Code.INVALID_REQUEST, f"the row has no {FIELD} with a dataset and an entry")
         answer = extract_answer(output_text(row["response"]))
-        scored = await anyio.to_thread.run_sync(_score, given, answer)
-        return {**scored, "extracted_answer": answer}
+        return {**await self._scored(given, answer), "extracted_answer": answer}
+
+    async def _scored(self, given: dict[str, Any], answer: str | None) -> dict[str, Any]:
+        try:
+            return await self._score(given, answer)
+        except UsedUp:
+            told = f"takes over {self._cpu_s:g} s or too much memory"
+        try:
+            await self._score(given, given["entry"].get("answer"))
+        except UsedUp as error:
+            raise ParticipantError(Code.INVALID_REQUEST, f"to score this row's own answer {told}") from error
+        return {"reward": 0.0, "answer_error": f"to score it {told}"}
+
+    async def _score(self, given: dict[str, Any], answer: str | None) -> dict[str, Any]:
+        found = await self.bounded.do("score_by_gym", self._cpu_s, given=given, answer=answer)
+        if "refused" in found:
+            raise ParticipantError(Code.INVALID_REQUEST, found["refused"])
+        return found
 
     @classmethod
     def conformance(cls) -> Conformance:
@@ -115,7 +148,7 @@ def make_tasks(name: str, size: int, seed: int, *, calculator: bool = True, **co
     dataset = _dataset(name, orjson.dumps(given, option=orjson.OPT_SORT_KEYS))
     try:
         made = [dataset[n] for n in range(size)]
-        entries = [_as_json(entry) for entry in made]
+        entries = [as_json(entry) for entry in made]
     except TypeError as error:
         raise ParticipantError(Code.INVALID_REQUEST, f"entries of the data set {name} are not JSON: {error}") from error
     facts = [
@@ -143,44 +176,11 @@ def _alike(dataset: Any, made: Any, entry: Any) -> bool:
         return False
 
 
-def _as_json(entry: Any) -> Any:
-    """As it comes back from a row."""
-    return orjson.loads(orjson.dumps(entry, option=orjson.OPT_NON_STR_KEYS))
-
-
-def _score(given: dict[str, Any], answer: str | None) -> dict[str, Any]:
-    dataset = _dataset(str(given["dataset"]), orjson.dumps(given.get("config") or {}, option=orjson.OPT_SORT_KEYS))
-    entry = _entry(dataset, given)
-    try:
-        return {"reward": float(dataset.score_answer(answer=answer, entry=entry))}
-    except Exception as error:
-        dataset.score_answer(answer=entry.get("answer"), entry=entry)  # It raises too where the entry is the reason.
-        return {"reward": 0.0, "answer_error": f"{type(error).__name__}: {error}"[:200]}
-
-
-def _entry(dataset: Any, given: dict[str, Any]) -> Any:
-    """The entry as the data set wants it."""
-    if type(given.get("index")) is not int:
-        return given["entry"]
-    made = dataset[given["index"]]
-    if _as_json(made) != given["entry"]:
-        told = f"{given['dataset']} makes another entry {given['index']} than the row has, as another version might"
-        raise ParticipantError(Code.INVALID_REQUEST, f"{told}: make the rows again")
-    return made
-
-
-@lru_cache(maxsize=64)
 def _dataset(name: str, config: bytes) -> Any:
-    package = _package()
     try:
-        return package.create_dataset(name, **orjson.loads(config))
-    except (ValueError, TypeError, AssertionError) as error:
-        raise ParticipantError(Code.INVALID_REQUEST, f"there is no such data set: {error!r:.300}") from error
-
-
-def _package() -> Any:
-    try:
-        return importlib.import_module("reasoning_gym")
+        return dataset_of(name, config)
+    except ValueError as error:
+        raise ParticipantError(Code.INVALID_REQUEST, str(error)) from error
     except ModuleNotFoundError as error:
         told = "pip install 'midflight[tasks]', or in a checkout pip install -e '.[tasks]'"
         raise ParticipantError(

@@ -17,6 +17,7 @@ Children are started when they are needed, at most `at_once`, with no shared des
 none outlives this process by more than the limit.
 """
 
+import os
 import signal
 import subprocess
 import sys
@@ -40,6 +41,8 @@ START_S = 60.0
 """And how much longer it may take to start a child and to import a library."""
 _OWN_DEATHS = frozenset({signal.SIGPROF, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS})
 _NO_ANSWER = (TimeoutError, OSError, anyio.IncompleteRead, anyio.BrokenResourceError)
+_EXTRAS = {"equal_by_library": "math", "score_by_gym": "tasks"}
+"""That the libraries of works come with."""
 _CHILD = Path(__file__).with_name("bounded_child.py")
 
 
@@ -119,8 +122,9 @@ class _Child:
 
     async def end(self) -> int:
         """Kill it unless it has ended; its exit code, which is negative for a signal."""
-        with suppress(ProcessLookupError):  # One that has died of a signal keeps it, also before it is waited for.
-            self.process.kill()
+        if self.process.returncode is None:
+            with suppress(ProcessLookupError):  # Not by process.kill(), which waits for one that has died: then nobody
+                os.kill(self.process.pid, signal.SIGKILL)  # else learns of what.
         await self.process.aclose()
         return self.process.returncode or 0
 
@@ -156,6 +160,8 @@ def _answer(work: str, reply: dict[str, Any]) -> dict[str, Any]:
     if "used_up" in reply:
         raise UsedUp(f"{work} ran out of memory")
     if "missing" in reply:
-        told = "pip install 'midflight[math]', or in a checkout pip install -e '.[math]'"
-        raise ParticipantError(Code.INVALID_REQUEST, f"{reply['missing']} is missing. Install the extra math: {told}")
+        extra = _EXTRAS.get(work, "")
+        told = f"pip install 'midflight[{extra}]', or in a checkout pip install -e '.[{extra}]'"
+        missing = f"{reply['missing']} is missing. Install the extra {extra}: {told}"
+        raise ParticipantError(Code.INVALID_REQUEST, missing)
     raise ParticipantError(Code.INTERNAL, f"{work} raised {reply.get('error')}")

@@ -15,6 +15,8 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any
 
 FLAGS = re.MULTILINE | re.DOTALL
@@ -53,9 +55,26 @@ def _import_library() -> None:
     library.verify(*(library.parse(text, parsing_timeout=None) for text in ("1", "$x$")), timeout_seconds=None)
 
 
+def score_by_gym(given: dict[str, Any], answer: str | None) -> dict[str, Any]:
+    """What a data set of reasoning-gym says of an answer."""
+    found: dict[str, Any] = import_module("gym_scoring").score_by_gym(given, answer)
+    return found
+
+
+def _import_gym() -> None:
+    logging.disable(logging.CRITICAL)
+    spec = spec_from_file_location("gym_scoring", Path(__file__).with_name("gym_scoring.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules["gym_scoring"] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.disarm()
+
+
 WORK: dict[str, tuple[Callable[[], object], Callable[..., dict[str, Any]]]] = {
     "find_answer": (lambda: None, find_answer),
     "equal_by_library": (_import_library, equal_by_library),
+    "score_by_gym": (_import_gym, score_by_gym),
 }
 """By name: what is done once before, and the work."""
 

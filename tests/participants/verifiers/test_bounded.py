@@ -70,6 +70,24 @@ async def test_work_that_does_not_end_is_ended_and_its_child_replaced(work: Boun
     assert work.started == 2
 
 
+async def test_whatever_is_ended_for_its_time_is_told_as_that() -> None:
+    """Who ends a child that has just died must not take away what it died of, else it is a failure of the host's."""
+    many = BoundedWork(4)
+    told: list[str] = []
+
+    async def slow() -> None:
+        try:
+            await many.do("find_answer", 0.03, **SLOW)
+        except (UsedUp, ParticipantError) as error:
+            told.append(type(error).__name__)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(32):
+            group.start_soon(slow)
+    await many.aclose()
+    assert told == ["UsedUp"] * 32
+
+
 async def test_a_child_that_somebody_kills_is_a_failure_and_no_answer(work: BoundedWork) -> None:
     """It says nothing of the work, which is neither done nor used up; the next one is done."""
 
