@@ -210,7 +210,9 @@ class ShellServer(ResourcesServer):
 
     async def export_session(self, session: ResourcesSession) -> Any:
         """The folder. Files are read here only where they have changed, and again when a commit writes them."""
-        return await self._in_thread(export, session.state.folder, self._folder_limits, session.state.digests)
+        place = await self._placed()
+        digests = session.state.digests if place.times_tell else Digests()
+        return await self._in_thread(export, session.state.folder, self._folder_limits, digests)
 
     async def import_session(self, session: ResourcesSession, exported: Any) -> None:
         """A new folder with what the record has. Raises BadFolder, and leaves nothing behind."""

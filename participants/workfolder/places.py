@@ -9,10 +9,13 @@ process, and is removed by the next one that starts below the same root. Anythin
 """
 
 import fcntl
+import mmap
 import os
 import re
 import secrets
 import stat
+import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +24,8 @@ from .beneath import remove_tree
 _OWN = re.compile(r"server-[0-9a-f]{16}")
 _ODD = re.compile(r"[^A-Za-z0-9.-]+")
 LOCK = ".lock"
+_TICK_S = 0.02
+"""Twice the longest tick of a file system's clock."""
 
 
 class Place:
@@ -41,6 +46,8 @@ class Place:
             self._lock: int | None = _locked(self._folder / LOCK, os.O_CREAT, fcntl.LOCK_NB)
         finally:
             os.close(lock)
+        self.times_tell = times_tell(self._folder)
+        """Whether a file that was changed here can be told by its times, however it was changed."""
         for folder, held in dead:
             _remove(folder, held)
 
@@ -58,6 +65,20 @@ class Place:
         if self._lock is not None:
             _remove(self._folder, self._lock)
             self._lock = None
+
+
+def times_tell(folder: Path) -> bool:
+    """Whether the file system notes every change in a file's times, found by trying, which blocks for a moment.
+
+    One in memory misses those of a mapped file that was read first.
+    """
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        file.write(bytes(1))
+        before = os.fstat(file.fileno()).st_ctime_ns
+        time.sleep(_TICK_S)
+        with mmap.mmap(file.fileno(), 1) as mapped:
+            mapped[0] = mapped[0] + 1
+        return os.fstat(file.fileno()).st_ctime_ns != before
 
 
 def _check_ours(root: Path) -> None:

@@ -1,5 +1,6 @@
 """A shell server without a shell: a few commands in Python, so that what is around them is quick to test."""
 
+import mmap
 import os
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ from participants.servers import ShellServer
 
 
 class HandShell(ShellServer):
-    """Its commands are `write PATH TEXT`, `large PATH SIZE`, `link PATH TARGET`, `drop PATH`, `count` and `exit N`."""
+    """Its commands are `write PATH TEXT`, `large PATH SIZE`, `link PATH TARGET`, `drop PATH`, `count` and `exit N`.
+
+    And `patch PATH`, which changes one byte of a file through memory.
+    """
 
     async def contained(self, folder: Path, command: str, timeout_s: float) -> Ran:
         """Each of them at once, in a thread."""
@@ -26,6 +30,9 @@ def _run(folder: Path, command: str) -> Ran:
             (folder / path).write_text(text)
         case ["large", path, size]:
             (folder / path).write_bytes(path[:1].encode() * int(size))
+        case ["patch", path]:
+            with (folder / path).open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+                mapped[0] ^= 1
         case ["link", path, target]:
             os.symlink(target, folder / path)
         case ["drop", path]:

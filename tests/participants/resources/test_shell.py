@@ -1,6 +1,7 @@
 """The shell server around its commands: folders that come and go with sessions, checkpoints, and the reward."""
 
 import os
+import tempfile
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from participants import Code, ParticipantError
 from participants.data import Reply
 from participants.servers import ShellServer
+from participants.workfolder import reading
 from store import Life, RawRecord, claim
 from tests.participants.workfolder.trees import facts
 from tests.support.checkpoints import memory_store
@@ -311,6 +313,22 @@ async def test_three_restores_of_one_checkpoint_keep_one_folder(root: Path) -> N
     assert len(folders(root)) == 1
     await server.aclose()
     assert folders(root) == []
+
+
+@pytest.mark.parametrize("where", ["/dev/shm", "/var/tmp"])
+async def test_a_change_that_times_may_not_tell_is_exported(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file in memory that is mapped, read and then written keeps its size and all its times."""
+    monkeypatch.setattr(reading, "TICK_NS", -1_000_000_000)  # As if all had been written long ago.
+    with tempfile.TemporaryDirectory(dir=where) as root:
+        server = HandShell(root=root)
+        call = await begun(server)
+        before = await checkpoint(server, [LIFE])
+        await run(call, "patch a.txt")
+        await restore(server, await checkpoint(server, [LIFE]))
+        continued = Caller(server, NEXT, boundary=call.boundary)
+        assert (await continued("/read_file", {"path": "a.txt"})).body == {"content": "nne\n"}
+        assert before
+        await server.aclose()
 
 
 def test_its_cases_are_many_and_plain_data() -> None:
