@@ -9,6 +9,7 @@ Sessions that end are first taken out of every table, then given to the author's
 many at once, under one limit for all, and in a task that a caller who gives up does not end.
 """
 
+import inspect
 import logging
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -44,6 +45,8 @@ one session."""
 EXPORT_TIMEOUT_S = 30.0
 """For one session, whichever prepare began it; then its life is a restart."""
 
+_HOOKS = frozenset({"seed", "call_tool", "verify", "export_session", "import_session", "close_session"})
+_MODES = {"checkpoint_mode": ("exported", "stateless", "restart"), "checkpoint_verify": ("wait", "replay")}
 log = logging.getLogger("midflight.resources")
 
 
@@ -60,6 +63,18 @@ class SessionHolder(Holder[Sessions]):
     """Of bytes in the export of one session; one with more cannot be exported, and its life is a restart."""
     exports_at_once: int = AT_ONCE
     """Each of them has its own time; where they share a disk, fewer at once are each through sooner."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Raises TypeError for a hook that is not async, and for a mode that there is not."""
+        super().__init_subclass__(**options)
+        for hook in _HOOKS & vars(cls).keys():
+            is_async = inspect.iscoroutinefunction(getattr(cls, hook))
+            if not is_async:
+                raise TypeError(f"{cls.__name__}.{hook} is not an async method: write `async def {hook}(...)`")
+        for mode, values in _MODES.items():
+            if getattr(cls, mode) not in values:
+                one_of = f"one of {', '.join(values)}, and not {getattr(cls, mode)!r}"
+                raise TypeError(f"{cls.__name__}.{mode} is to be {one_of}")
 
     def __init__(self, name: str = "main", *, gate: Gate | None = None, session_ttl_s: float = SESSION_TTL_S) -> None:
         """`session_ttl_s` counts time without a call; what is parked or lost in a crash does not count."""

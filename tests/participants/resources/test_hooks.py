@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from participants import Code, ControlPlane, Gate, ParticipantError
+from participants import Code, ControlPlane, Gate, ParticipantError, ResourcesServer
 from participants.custody import CLEANUP_TIMEOUT_S, EXPORT_TIMEOUT_S
 from participants.data import CallId
 from participants.hooks import AT_ONCE
@@ -400,3 +400,17 @@ async def _published(at: Bench, controller: Controller, *scope: Life) -> Ref:
     await at.resume(k)
     draft = Draft(checkpoint=CheckpointId(at.epoch, k), parent=None, participants=[committed.manifest], scope=scope)
     return await controller.publish(draft, timeout_s=10)
+
+
+@pytest.mark.parametrize("hook", ["seed", "call_tool", "verify", "export_session", "import_session", "close_session"])
+def test_a_class_with_a_hook_that_is_not_async_says_so(hook: str) -> None:
+    """Where it is written, and not as a failure of the first call."""
+    with pytest.raises(TypeError, match=rf"Mine\.{hook} is not an async method: write `async def {hook}"):
+        type("Mine", (ResourcesServer,), {hook: lambda *given: None})
+
+
+@pytest.mark.parametrize("mode", ["checkpoint_mode", "checkpoint_verify"])
+def test_a_class_with_a_mode_that_there_is_not_says_which_there_are(mode: str) -> None:
+    """Also where it is written."""
+    with pytest.raises(TypeError, match=rf"Mine\.{mode} is to be one of .*, and not 'export'"):
+        type("Mine", (ResourcesServer,), {mode: "export"})
