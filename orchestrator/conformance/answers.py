@@ -1,6 +1,6 @@
 """What a call was answered, in a form that two runs can be compared by and people can read."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,3 +57,19 @@ def shown(value: Any) -> str:
     """A value on one line, cut where it is long."""
     text = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS, default=repr).decode()
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}... ({len(text)} characters)"
+
+
+def difference(one: Any, other: Any) -> tuple[str, Any, Any]:
+    """Where two values that differ do so, such as `['a'][0]`, and what stands there in each."""
+    at = ""
+    while True:
+        keys: Iterable[Any] = ()
+        if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+            keys = one
+        elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+            keys = range(len(one))
+        differing = [key for key in keys if one[key] != other[key]]
+        if len(differing) != 1:
+            return at, one, other
+        [key] = differing
+        at, one, other = f"{at}[{key!r}]", one[key], other[key]

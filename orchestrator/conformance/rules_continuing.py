@@ -5,6 +5,7 @@ from typing import Any
 
 from store import LazyBytes
 
+from .answers import difference, shown
 from .playing import Outputs, begin, call_id, steps_of, take, words
 from .reports import Violation
 from .stand import NotExported, stand
@@ -140,8 +141,9 @@ async def exports_are_copies(trial: Trial, group: Group) -> None:
             told.append(words(group, step))
             await take(at, play, step, outputs)
             for exported, before in given:
-                if plain(exported) != before:
-                    raise Violation(f"the export became {exported!r:.200}, and it was {before!r:.200}", told)
+                if (now := plain(exported)) != before:
+                    where, became, was = difference(now, before)
+                    raise Violation(f"the export{where} became {shown(became)}, and it was {shown(was)}", told)
             sessions = [s for held in at.server.held() for s in held.state.open.values() if not s.lost]
             exports = [await at.server.export_session(session) for session in sessions]
             given = [(exported, plain(exported)) for exported in exports]

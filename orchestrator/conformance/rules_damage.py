@@ -9,7 +9,7 @@ from store import Life, MemoryBackend, Ref
 from store.backends import MemorySpace
 
 from ..errors import RestoreFailed
-from .answers import shown
+from .answers import difference, shown
 from .playing import Outputs, Play, Recording, begin, call_id, steps_of, take, words
 from .reports import Violation
 from .rules_continuing import plain
@@ -144,7 +144,8 @@ async def _honoured(found: Restored, before: Any, value: Any, told: list[str]) -
     """What was taken is what stands in the session, and the session can go on with it."""
     held = await found.at.server.export_session(await _session(found.at, found.play))
     if plain(held) not in (plain(value), plain(before)):
-        raise Violation(f"the restore took {shown(value)}, and the session holds {shown(held)}", told)
+        where, took, holds = difference(plain(value), plain(held))
+        raise Violation(f"the restore took {shown(took)}, and the export{where} is now {shown(holds)}", told)
     for step in found.run.steps[found.done :]:
         answer = await found.take(step)
         if answer.code == "internal":

@@ -5,6 +5,7 @@ import anyio.lowlevel
 import pytest
 
 from orchestrator.conformance import RULES, NoCases, UnknownRule, case_of, check_conformance, conformance_tests
+from orchestrator.conformance.answers import difference
 from orchestrator.conformance.awaits import Watched, watched_class
 from orchestrator.conformance.reports import Violation
 from orchestrator.conformance.rules_damage import mutations
@@ -234,3 +235,19 @@ async def test_awaits_are_counted_and_errors_pass() -> None:
     with pytest.raises(KeyError, match="planted"):
         await watched.drive(hook(True))
     assert watched_class(Adder, watched).__qualname__ == "Adder"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "told"),
+    [
+        (1, 2, ("", 1, 2)),
+        ({"a": [1, 2], "b": 0}, {"a": [1, 3], "b": 0}, ("['a'][1]", 2, 3)),
+        ({"a": [1], "b": 0}, {"a": [1, 3], "b": 0}, ("['a']", [1], [1, 3])),
+        ({"a": {"c": 1}}, {"a": {"d": 1}}, ("['a']", {"c": 1}, {"d": 1})),
+        ({"a": [1, 2]}, {"a": [3, 4]}, ("['a']", [1, 2], [3, 4])),
+    ],
+    ids=["values", "one-item", "lengths", "keys", "two-items"],
+)
+def test_a_difference_is_told_where_it_stands(one: object, other: object, told: tuple[str, object, object]) -> None:
+    """A long export is shown at the place that changed, and not at its beginning."""
+    assert difference(one, other) == told
