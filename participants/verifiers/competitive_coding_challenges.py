@@ -29,7 +29,7 @@ from .competitive_cases import PROBLEMS, cases
 from .problems import Problem, Problems
 from .scratch import scratch_folder
 from .submissions import Compiled, Outcome, Submission, last_cpp, with_includes
-from .subtasks import binary_reward, fraction_reward, next_tests, shown
+from .subtasks import binary_reward, fraction_reward, next_tests, shown, worth_of
 
 TEST_FILE = "CCC_TEST_FILE"
 """Environment variable with the path of the metadata file, where no option has it."""
@@ -86,6 +86,8 @@ class CompetitiveCodingChallengesServer(ResourcesServer):
         async with self._turns:
             problem = await anyio.to_thread.run_sync(self.problems.find, problem_id, competition_id)
             names = _subtasks(problem, row.get("subtask"))
+            if not self._all_tests:
+                _check_reachable(problem, names, worth)
             code = last_cpp(output_text(row["response"]))
             name = row.get("name") or problem_id
             told = {"name": name, "extracted_code": code or None}
@@ -151,6 +153,14 @@ def _subtasks(problem: Problem, subtask: Any) -> list[str]:
         told = f"problem {problem.problem_id} has no subtask {subtask!r:.50}; it has {known}"
         raise ParticipantError(Code.INVALID_REQUEST, told)
     return [subtask]
+
+
+def _check_reachable(problem: Problem, names: Sequence[str], worth: float | None) -> None:
+    """Refuse a row that wants more than there is to win: its reward would always be 0."""
+    subtasks = [problem.subtasks[name] for name in names]
+    if worth is not None and not binary_reward(subtasks, dict.fromkeys(problem.tests, 1.0), worth):
+        told = f"subtask_score is {worth:g}, and all tests together score {sum(map(worth_of, subtasks)):g}"
+        raise ParticipantError(Code.INVALID_REQUEST, f"{told} in problem {problem.problem_id}; leave it out")
 
 
 def _unusable(code: str) -> str:

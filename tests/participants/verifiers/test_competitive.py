@@ -1,7 +1,7 @@
 """`competitive_coding_challenges` with real compilers, graders and checkers: scores, failures, hostile submissions."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -265,9 +265,17 @@ async def test_what_a_submission_prints_is_never_its_score() -> None:
     assert caught.value.code == Code.EXECUTOR_FAILED
 
 
-@pytest.mark.parametrize(
-    "row", [{"problem_id": "none"}, {"problem_id": ""}, {"subtask": "huge"}, {"subtask_score": "all"}]
-)
+ABSENT: Sequence[Mapping[str, Any]] = [
+    {"problem_id": "none"},
+    {"problem_id": ""},
+    {"subtask": "huge"},
+    {"subtask_score": "all"},
+    {"subtask": "each", "subtask_score": 30},  # Two tests, each of which counts one.
+    {"subtask_score": 103},  # 30 and 70, and two tests.
+]
+
+
+@pytest.mark.parametrize("row", ABSENT)
 async def test_a_row_that_names_what_is_not_there_is_refused(row: Mapping[str, Any]) -> None:
     """Before anything runs."""
     with pytest.raises(ParticipantError) as caught:
