@@ -20,6 +20,7 @@ import errno
 import os
 import resource
 import signal
+import stat
 import time
 from types import SimpleNamespace
 
@@ -91,6 +92,8 @@ def _prepare_folder(order: "Order") -> None:
         os.mkdir(order.folder, 0o700)
     if os.path.islink(order.folder) or not os.path.isdir(order.folder):
         raise NotADirectoryError(f"{order.folder} is no folder")
+    with contextlib.suppress(PermissionError):  # The program before this one may have locked it.
+        os.chmod(order.folder, stat.S_IMODE(os.stat(order.folder).st_mode) | 0o700)
     if order.uid is not None and order.fresh:
         os.chown(order.folder, order.uid, order.uid)
     elif order.uid is not None:

@@ -22,6 +22,8 @@ SETTINGS = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld
 NETWORK_SETTINGS = ("/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/ssl", "/etc/ca-certificates")
 STAGE = "/tmp"
 """Where the keeper mounts what bubblewrap shall find; only the keeper and bubblewrap see it there."""
+PRLIMIT = "/usr/bin/prlimit"
+"""By its path: a program may be given a PATH that does not lead to it."""
 READY_FD, FILTER_FD = 9, 8
 _READY = f'printf + >&{READY_FD}; exec {READY_FD}>&-; exec "$@"'
 """Says from inside that containment stands: what ends after that is the program, and not bubblewrap."""
@@ -93,7 +95,7 @@ def make_order(
             bubblewrap,
             *_arguments(readable, mounts, limits, network=program.network, filtered=filter_code != b""),
         ]
-        prefix += ["/bin/sh", "-c", _READY, "sh", "prlimit", f"--nproc={limits.processes}", "--"]
+        prefix += ["/bin/sh", "-c", _READY, "sh", PRLIMIT, f"--nproc={limits.processes}", "--"]
     return Order(
         argv=[*prefix, *program.command],
         environment={**fixed, **program.environment},

@@ -1,5 +1,6 @@
 """What is asked of a sandbox and what it answers: a program, its limits, and how it ended."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,12 @@ class SandboxLimits:
     """Of all that it may write to files; each file costs at least a KiB."""
     open_files: int = 256
     """Descriptors of one process."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what is no limit."""
+        for name in self.__slots__:
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"the limit {name} is {getattr(self, name)!r}, and must be a finite number from 0 on")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

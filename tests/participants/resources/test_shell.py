@@ -116,6 +116,7 @@ async def test_files_are_read_and_written_as_text_inside_the_folder(server: Hand
     assert (await call("/write_file", {"path": "../x", "content": "x"})).status == 400
     assert (await call("/run_command", {"command": "count", "timeout_s": 0})).status == 400
     assert (await call("/run_command", {"command": "a\0b"})).status == 400
+    assert (await call("/run_command", {"command": "a" * 131_072})).status == 400
     await run(call, "count")
 
 
@@ -299,6 +300,18 @@ async def test_an_older_attempt_cannot_touch_the_folder_of_the_next(root: Path) 
     await server.retire([LIFE], 5)
     assert folders(root) == [new]
     assert not old.exists()
+    await server.aclose()
+
+
+async def test_a_folder_past_the_limits_is_no_way_around_its_check(root: Path) -> None:
+    """The reward is 0, and no failure: a model could have it as it likes."""
+    row = {"check": {"command": "exit 0"}}
+    server = HandShell(root=str(root), max_session_bytes=LARGE)
+    call = await begun(server, f"large big {LARGE}", row=row)
+    assert (await verified(call, row)).body["reward"] == 1.0
+    await run(call, "large more 1")
+    body = (await verified(call, row)).body
+    assert (body["reward"], body["check_ended"], body["check_exit_code"]) == (0.0, "stopped", None)
     await server.aclose()
 
 

@@ -75,6 +75,26 @@ async def test_a_folder_given_is_kept_and_used_again(sandbox: Sandbox, folder: P
     assert not (folder / "sub" / "b").exists()
 
 
+async def test_a_program_cannot_lock_the_next_one_out_of_its_folder(sandbox: Sandbox, folder: Path) -> None:
+    """Without permissions for anybody it is given those of its owner again."""
+    await sandbox.run(Program(command=["sh", "-c", "echo one > file; chmod 000 ."], folder=folder))
+    ran = await sandbox.run(Program(command=["sh", "-c", "cat file; echo two > other"], folder=folder))
+    assert (ran.exit_code, ran.stdout) == (0, b"one\n")
+
+
+async def test_a_path_of_its_own_leads_nobody_else_astray(sandbox: Sandbox) -> None:
+    """What containment itself starts is found without it."""
+    ran = await sandbox.run(Program(command=["/usr/bin/printf", "here"], environment={"PATH": "/nowhere"}))
+    assert (ran.exit_code, ran.stdout) == (0, b"here")
+
+
+@pytest.mark.parametrize("wall_s", [float("inf"), float("nan"), -1.0])
+def test_what_is_no_limit_is_refused_by_its_name(wall_s: float) -> None:
+    """Before anything runs."""
+    with pytest.raises(ValueError, match="wall_s"):
+        SandboxLimits(wall_s=wall_s)
+
+
 @pytest.mark.parametrize("way", ["bubblewrap"], indirect=True)
 async def test_a_folder_in_a_place_that_others_cannot_reach_serves(sandbox: Sandbox, tmp_path: Path) -> None:
     """Under bubblewrap: below folders of the server alone, and other names for what is read-only."""
