@@ -45,10 +45,7 @@ CPP_DEEP = (
     "#include <cstdio>\nint f(int n) { volatile int a[16] = {n}; return n ? f(n - 1) + (a[0] == n) : 0; }\n"
     'int main() { int n; scanf("%d", &n); printf("%d", f(n)); }'
 )
-POOL = (
-    "from multiprocessing import Pool\ndef number(x): return int(x)\nif __name__ == '__main__':\n  input()\n"
-    "  with Pool(2) as pool: print(sum(pool.map(number, input().split())))"
-)
+PICKLED = "import pickle\ndef number(x): return int(x)\ninput()\nf = pickle.loads(pickle.dumps(number))\nprint(sum(map(f, input().split())))"
 
 ENDS: Mapping[str, tuple[Mapping[str, Any], str, str, list[Any]]] = {
     # Tests, program, language, and the codes that it must get, by hand.
@@ -60,7 +57,7 @@ ENDS: Mapping[str, tuple[Mapping[str, Any], str, str, list[Any]]] = {
     "exits with 0": (SUMS, "input()\nprint(sum(map(int, input().split())))\nexit()", "", [True, True]),
     "opens stdin": (SUMS, "print(sum(map(int, open('/dev/stdin').read().split()[1:])))", "", [True, True]),
     "its own module": (SUMS, OWN_MODULE, "", [True, True]),
-    "pool": (SUMS, POOL, "", [True, True]),
+    "pickles": (SUMS, PICKLED, "", [True, True]),
     "long output": (LONG, "print(*range(int(input())), sep='\\n')", "", [True]),
     "long number": ({"inputs": ["9000"], "outputs": ["9001"]}, "print(len(str(10 ** int(input()))))", "", [True]),
     "deep in C": (DEEP, CACHED, "", [True]),
