@@ -45,7 +45,10 @@ CPP_DEEP = (
     "#include <cstdio>\nint f(int n) { volatile int a[16] = {n}; return n ? f(n - 1) + (a[0] == n) : 0; }\n"
     'int main() { int n; scanf("%d", &n); printf("%d", f(n)); }'
 )
-PICKLED = "import pickle\ndef number(x): return int(x)\ninput()\nf = pickle.loads(pickle.dumps(number))\nprint(sum(map(f, input().split())))"
+PICKLED = (
+    "import pickle\ndef number(x): return int(x)\ninput()\n"
+    "print(sum(map(pickle.loads(pickle.dumps(number)), input().split())))"
+)
 
 ENDS: Mapping[str, tuple[Mapping[str, Any], str, str, list[Any]]] = {
     # Tests, program, language, and the codes that it must get, by hand.
