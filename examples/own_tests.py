@@ -1,6 +1,6 @@
 """The conformance kit on a server of one's own: as tests, `pytest examples/own_tests.py`, and as a function.
 
-    python examples/own_tests.py
+python examples/own_tests.py
 """
 
 import anyio
