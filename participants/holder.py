@@ -117,7 +117,7 @@ class Holder(Reports[State]):
         return None
 
     def import_own(self, states: Sequence[Any], scope: Collection[Life], epoch: int) -> None:
-        """Stage what `export_own` gave in each old process; `activate`, `discard` and `settle` say what becomes of it."""
+        """Stage what `export_own` gave in each old process, for `activate`, `settle` or `discard`."""
 
     # Calls
 
