@@ -14,6 +14,7 @@ from .judging import JudgingServer
 
 EQUAL, NOT_EQUAL = "[[A=B]]", "[[A!=B]]"
 NO_LABEL = "the judge's reply has neither label"
+CUT_OFF = "the judge's reply was cut off before its last label"
 
 
 class Prompt:
@@ -37,9 +38,9 @@ class Prompt:
         shown = {"question": question, "expected_answer": expected, "generated_answer": generated}
         return fill(self._text, **{name: broken_up(text, self._labels) for name, text in shown.items()})
 
-    def verdict(self, text: str) -> str | None:
-        """The label that counts."""
-        return said_in(text, self._labels, first=self._first)
+    def verdict(self, text: str, *, cut_off: bool = False) -> str | None:
+        """The label that counts; none where that is the last one, and more might have come."""
+        return said_in(text, self._labels, first=self._first) if self._first or not cut_off else None
 
     def is_equal(self, label: str | None) -> bool:
         """Whether it is the label of equal answers."""
@@ -70,12 +71,14 @@ class ComparingServer(JudgingServer):
         """One pass, added to the evaluations. Raises `judge_failed` where it has no verdict and must have one."""
         content = self._prompt.about(question, one, other)
         judged = await self.ask_judge([*self._system, {"role": "user", "content": content}])
-        label = self._prompt.verdict(judged.text)
+        cut_off = judged.response.get("status") == "incomplete"
+        label = self._prompt.verdict(judged.text, cut_off=cut_off)
         evaluation = {**judged.as_evaluation, "verdict_label": label}
         if label is None:
+            why = CUT_OFF if cut_off else NO_LABEL
             if self._no_verdict == "failed":
-                raise ParticipantError(Code.JUDGE_FAILED, f"{NO_LABEL}: {judged.text[-300:]!r}")
-            evaluation["judgement_parsing_issues"] = [NO_LABEL]
+                raise ParticipantError(Code.JUDGE_FAILED, f"{why}: {judged.text[-300:]!r}")
+            evaluation["judgement_parsing_issues"] = [why]
         evaluations.append(evaluation)
         return self._prompt.is_equal(label)
 
@@ -89,7 +92,8 @@ def fill(prompt: str, **values: str) -> str:
 def broken_up(text: str, labels: Sequence[str]) -> str:
     """The text in which no label stands: a space comes behind the first sign of each."""
     for label in labels:
-        text = text.replace(label, f"{label[:1]} {label[1:]}")
+        # Wherever one begins, also within another: "===" has the label "==" twice.
+        text = re.sub(f"(?={re.escape(label)}).", lambda match: f"{match[0]} ", text, flags=re.DOTALL)
     return text
 
 

@@ -9,7 +9,8 @@ a crash the verify runs again, asks the same, and is given what the judge had sa
     the judge's server or a worker is lost, fenced,  the same error, unchanged: a loss of the run's own servers is
     or closed for a checkpoint                       handled by its controller, and counts as no attempt
 
-What is read is the judge's own reply, and of it what follows its last `</think>`.
+What is read is the judge's own reply, and of it what follows its last `</think>`: nothing, where it began to think aloud
+and did not come to an end.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +43,7 @@ PASSED_ON = frozenset(
     }
 )
 """What says something of the run's servers, and nothing of the judge."""
-_THOUGHT_ENDS = "</think>"
+_THOUGHT_BEGINS, _THOUGHT_ENDS = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +113,7 @@ class JudgingServer(ResourcesServer):
         reply = await self.call(self._judge, route, body)
         response = self._response(route, reply)
         text = output_text(response).rpartition(_THOUGHT_ENDS)[2].strip()
+        text = "" if text.startswith(_THOUGHT_BEGINS) else text
         if not text:
             why = f"it said nothing, and its status is {response.get('status')!r}"
             raise ParticipantError(Code.JUDGE_FAILED, why, {"incomplete": response.get("incomplete_details")})

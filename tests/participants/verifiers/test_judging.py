@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.unit, pytest.mark.anyio]
 
 ROW = {"question": "2 + 2?", "expected_answer": "4"}
 EQUAL, OTHER = "[[A=B]]", "[[A!=B]]"
+SAID = {"role": "assistant", "content": "If so [[A=B]], but"}
 
 
 def judged_by(peer: ScriptedJudge, **options: Any) -> EquivalenceLLMJudgeServer:
@@ -37,6 +38,8 @@ def judged_by(peer: ScriptedJudge, **options: Any) -> EquivalenceLLMJudgeServer:
         (chat_reply(None), "said nothing"),
         (chat_reply("  \n"), "said nothing"),
         (chat_reply("I wonder. [[A=B]]</think>"), "said nothing"),
+        (chat_reply("<think>Perhaps [[A=B]], or"), "said nothing"),
+        (Reply(200, {"choices": [{"message": SAID, "finish_reason": "length"}]}), "cut off before its last label"),
         (chat_reply(None, refusal="I would rather not say [[A=B]]"), "said nothing"),
         (chat_reply(None, reasoning_content="surely [[A=B]]"), "said nothing"),
         (chat_reply("They are the same."), "neither label"),
@@ -211,3 +214,4 @@ def test_a_verdict_is_a_label_as_it_is_written(text: str, first: str | None, las
 def test_a_label_in_what_is_judged_is_none_any_more(text: str) -> None:
     """Whatever stands around it, and however often."""
     assert said_in(broken_up(text, (EQUAL, OTHER)), (EQUAL, OTHER), first=False) is None
+    assert broken_up("a === b", ("==", "!=")) == "a = = = b"
