@@ -9,8 +9,8 @@ a crash the verify runs again, asks the same, and is given what the judge had sa
     the judge's server or a worker is lost, fenced,  the same error, unchanged: a loss of the run's own servers is
     or closed for a checkpoint                       handled by its controller, and counts as no attempt
 
-What is read is the judge's own reply, and of it what follows its last `</think>`: nothing, where it began to think aloud
-and did not come to an end.
+What is read is the judge's own reply, and of it what follows its last `</think>`: nothing, where it began to think
+aloud and did not come to an end.
 """
 
 from collections.abc import Mapping, Sequence
