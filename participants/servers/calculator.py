@@ -6,7 +6,8 @@ without. A row carries the entry that it was made from, and verify hands the mod
 
 A scorer may raise for an answer that it cannot read, or take too long for it. Where it does neither for the entry's own
 answer, the model's is no answer: 0.0, and why stands in `answer_error`. Where it does, nothing was scored, and verify
-fails. Scorers run in child processes, in which nothing runs an answer as code (`verifiers.gym_scoring`).
+fails. Scorers other than the library's comparison of texts run in child processes, in which nothing runs an answer as
+code (`verifiers.gym_scoring`).
 
 The answer is, of the response's text: what stands between the last `<answer>` and `</answer>`; else in the last
 `\\boxed{}`; else after the last `####` on its line; else the last line that is not empty.
@@ -20,6 +21,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import anyio.to_thread
 import orjson
 
 from ..cases import Case, Conformance, ToolCall
@@ -29,7 +31,7 @@ from ..resources import ResourcesServer
 from ..sessions import ResourcesSession
 from ..tools import ToolError, tool, tools_of
 from ..verifiers.bounded import BoundedWork, UsedUp
-from ..verifiers.gym_scoring import as_json, dataset_of
+from ..verifiers.gym_scoring import as_json, compares_text, dataset_of, score_by_gym
 from .expressions import BadExpression, evaluate, write
 
 FIELD = "reasoning_gym"
@@ -90,14 +92,17 @@ class CalculatorServer(ResourcesServer):
         return {"reward": 0.0, "answer_error": f"to score it {told}"}
 
     async def _score(self, given: dict[str, Any], answer: str | None) -> dict[str, Any]:
-        found = await self.bounded.do("score_by_gym", self._cpu_s, given=given, answer=answer)
+        if await anyio.to_thread.run_sync(compares_text, given):  # No child need be started for it.
+            found = await anyio.to_thread.run_sync(score_by_gym, given, answer)
+        else:
+            found = await self.bounded.do("score_by_gym", self._cpu_s, given=given, answer=answer)
         if "refused" in found:
             raise ParticipantError(Code.INVALID_REQUEST, found["refused"])
         return found
 
     @classmethod
     def conformance(cls) -> Conformance:
-        """Sums in the form of the data set `chain_sum`; every third answer is wrong."""
+        """Sums in the form of the data set `basic_arithmetic`; every third answer is wrong."""
         return Conformance(cases=list(_cases(random.Random(0))))
 
 
@@ -108,7 +113,7 @@ def _cases(chance: random.Random) -> Iterator[Case]:
         sums = [f"{sum(terms[:n])} + {terms[n]}" for n in range(1, len(terms))]
         entry = {"question": " + ".join(map(str, terms)), "answer": str(sum(terms)), "metadata": {}}
         calls = [ToolCall(name="calculate", arguments={"expression": each}) for each in sums]
-        row = {FIELD: {"dataset": "chain_sum", "config": {"size": 1, "seed": 0}, "entry": entry}}
+        row = {FIELD: {"dataset": "basic_arithmetic", "config": {"size": 1, "seed": 0}, "entry": entry}}
         yield Case(row=row, calls=calls, said=f"<answer>{sum(terms) + (number % 3 == 2)}</answer>")
 
 

@@ -54,6 +54,16 @@ def score_by_gym(given: dict[str, Any], answer: str | None) -> dict[str, Any]:
         return {"reward": 0.0, "answer_error": f"{type(error).__name__}: {error}"[:200]}
 
 
+def compares_text(given: dict[str, Any]) -> bool:
+    """Whether a data set is scored by the library's comparison of texts, which ends and runs nothing."""
+    try:
+        made, base = import_module("reasoning_gym.factory"), import_module("reasoning_gym.dataset").ProceduralDataset
+    except ModuleNotFoundError:
+        return False
+    known: Any = made.DATASETS.get(given["dataset"]) if isinstance(given["dataset"], str) else None
+    return known is not None and known[0].score_answer is base.score_answer
+
+
 def as_json(entry: Any) -> Any:
     """An entry as it comes back from a row. Raises TypeError for what JSON cannot say."""
     return orjson.loads(orjson.dumps(entry, option=orjson.OPT_NON_STR_KEYS))
