@@ -26,7 +26,7 @@ from .merge import failures_url, write_output
 from .progress import report_progress
 from .rows import Rollout
 from .saved import Totals
-from .segments import Header, Kept, Segments, Writer, count_failures, final_lines
+from .segments import Header, Kept, Segments, Writer, count_failures, final_lines, forgiven
 from .start import Before, Wishes, go_on, rows_only, seal_and_read
 from .summary import EXIT_FAILURES, EXIT_FINE, Options, Summary
 from .world import Lost, World, Worlds
@@ -189,7 +189,7 @@ async def _begin(run: Run, world: World) -> tuple[Before, Writer]:
 
 
 def _without_failed(lines: list[Kept], wishes: Wishes) -> list[Kept]:
-    return [line for line in lines if not line.failed] if wishes.retry_failed else lines
+    return forgiven(lines) if wishes.retry_failed else lines
 
 
 def _counts(ledger: RunLedger) -> dict[str, int]:

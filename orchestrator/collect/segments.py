@@ -11,7 +11,7 @@ fenced writer adds later is past it and does not count. A run without checkpoint
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
@@ -30,6 +30,8 @@ from store import (
     create_once,
     open_backend,
 )
+
+from .groups import ENDS_GROUP
 
 ROWS_ONLY = "rows"
 """Stands for the run where there is no store, and so no run id."""
@@ -251,7 +253,7 @@ def _take_line(found: Found, key: str, fields: Mapping[str, Any], start: int, si
         header = fields["header"]
         found.header = Header(dict(header["fingerprint"]), tuple(header["accepted"]), bool(header["retry_failed"]))
         if found.header.retry_failed:
-            found.lines = [kept for kept in found.lines if not kept.failed]
+            found.lines = forgiven(found.lines)
         return
     Life.parse(fields["life"])
     item = (str(fields["rollout_id"]), fields["life"], bool(fields["failed"]), bool(fields["final"]))
@@ -316,6 +318,15 @@ def final_lines(lines: Iterable[Kept]) -> dict[str, Kept]:
         if line.final:
             decided.setdefault(line.rollout_id, line)
     return decided
+
+
+def forgiven(lines: Iterable[Kept]) -> list[Kept]:
+    """The same where what has failed is tried again: no failure counts any more.
+
+    That a cohort failed stays known, by its class alone: its attempt is over, and the next one must be a later one.
+    """
+    left = (line for line in lines if not line.failed or line.why in ENDS_GROUP)
+    return [replace(line, failed=False, final=False) if line.failed else line for line in left]
 
 
 def count_failures(lines: Iterable[Kept]) -> dict[str, int]:

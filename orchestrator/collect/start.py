@@ -36,7 +36,7 @@ from .config import ForeignHead, OtherRun, StoreGone
 from .fingerprint import check_accepted, check_same
 from .rows import Rollout
 from .saved import Totals
-from .segments import ROWS_ONLY, Found, Header, Kept, Segments, final_lines
+from .segments import ROWS_ONLY, Found, Header, Kept, Segments, final_lines, forgiven
 from .sorting import sort_out
 from .world import World
 
@@ -85,7 +85,7 @@ class _Segments:
         if found.header is not None:
             self.header = found.header
             if found.header.retry_failed:
-                self.lines = [line for line in self.lines if not line.failed]
+                self.lines = forgiven(self.lines)
         self.lines.extend(found.lines)
         self.lengths.append(Segment(name=str(epoch), length=found.length))
 

@@ -104,7 +104,7 @@ class Cohorts:
         member = cohort.members.get(asked.index)
         if member is None:
             member = cohort.members[asked.index] = Member(asked.index, asked.life, asked.digest)
-        member.life, member.done = asked.life, False
+        member.life, member.digest, member.done = asked.life, asked.digest, False
         if asked.life is not None:
             self._of[asked.life.rollout_id] = cohort
             if asked.life.epoch >= member.pending:

@@ -77,6 +77,17 @@ async def test_failures_before_a_retry_count_no_more(segments: Segments) -> None
     assert [(kept.rollout_id, kept.failed) for kept in found.lines] == [("a", False), ("b", False)]
 
 
+async def test_the_attempts_that_cohorts_have_used_up_outlast_a_retry(segments: Segments) -> None:
+    """A later start gives them a later one: an earlier one is superseded, and would fail without being compared."""
+    facts = {"_ng_failure_class": "judge_failed"}
+    failure = Line("r1", "r1/1.0#0", facts, failed=True, final=True)
+    writer = await write(segments, 1, [failure])
+    await writer.begin(Header({}, retry_failed=True))
+    lines = (await segments.read(1)).lines
+    assert (count_failures(lines), final_lines(lines)) == ({}, {})
+    assert [each.why for each in lines] == ["judge_failed"]
+
+
 async def test_damage_in_a_segment_is_named(segments: Segments, tmp_path: Path) -> None:
     """A chunk that is not JSON is an error that names it, never a row less."""
     await write(segments, 1, [line("a")])

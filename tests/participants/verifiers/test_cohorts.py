@@ -149,6 +149,14 @@ def test_all_cases_of_a_repeat_are_in_the_table() -> None:
     assert set(AGAIN) == set(product(Phase, ("older", "equal", "newer"), ("same", "other")))
 
 
+def test_who_is_told_that_a_cohort_has_failed_is_told_the_same_again() -> None:
+    """Also a newer life with another answer, whose call is sent twice because the first reply was lost."""
+    cohorts, cohort = _in_phase(Phase.FAILED)
+    for _ in range(2):
+        refused(Code.JUDGE_FAILED, lambda: cohorts.join(joins(0, 7, digest="other"), 1.0))
+    assert cohort.members[0].digest == "other"
+
+
 def test_an_index_and_a_rollout_belong_to_each_other() -> None:
     """Another rollout at a taken index, and a rollout at a second index, are refused."""
     cohorts = made()
