@@ -25,7 +25,9 @@ async def can_be_played(trial: Trial, group: Group) -> None:
             raise Violation(f"the last ended in {answer}", [words(group, each) for each in steps[:number]])
     results = answers[-1].body if isinstance(answers[-1].body, list) else [answers[-1].body]
     trial.measures.verified += len(results)
-    trial.measures.rewards.update(repr(result["reward"]) for result in results)
+    rewards = [repr(result["reward"]) for result in results]
+    trial.measures.rewards.update(rewards)
+    trial.scores[id(group)] = rewards
 
 
 async def can_be_exported(trial: Trial, group: Group) -> None:

@@ -5,6 +5,8 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -26,6 +28,8 @@ from .subject import Group, Subject
 from .trials import Trial, differing, names_between
 
 RETIRE_S = 10.0
+POOLED = ("AnyIO worker thread", "asyncio_", "ThreadPoolExecutor")
+"""Names of threads that are kept for further work, and bounded in number."""
 ROUNDS = 4
 """Sessions that are opened and closed before what is left is counted; one more opens what stays open for good."""
 
@@ -112,7 +116,7 @@ async def closed_stays_closed(trial: Trial, group: Group) -> None:
         async with trial.restored(run, done) as found:
             at, before = found.at, found.told
             late = begin(at, group)
-            await _close(at, late)
+            await close(at, late)
             told = ["close a session that was never seeded"]
             await _all_refused(at, late, "stale_call", told, "its rollout")
             await found.go_on()
@@ -129,7 +133,8 @@ async def closed_stays_closed(trial: Trial, group: Group) -> None:
             _nothing_open(at.server, [*before, "close", "retire"])
 
 
-async def _close(at: Stand, play: Play) -> None:
+async def close(at: Stand, play: Play) -> None:
+    """Close the sessions of a play."""
     for life in play.lives:
         await at.call(life, CLOSE, {}, call_id("environment", 2))
 
@@ -182,7 +187,7 @@ async def _rollout(at: Stand, group: Group) -> None:
     play, outputs = begin(at, group), Outputs()
     for step in steps_of(group):
         await take(at, play, step, outputs)
-    await _close(at, play)
+    await close(at, play)
     await retire(at.fleet, play.lives, timeout_s=RETIRE_S)
 
 
@@ -197,7 +202,7 @@ def _temporary(folder: str) -> Iterator[None]:
 
 
 def _held(subject: Subject, server: ResourcesServer, folder: str) -> dict[str, int]:
-    """What the server holds beside what every one holds: items of its attributes, open files, temporary files."""
+    """What the server holds beside what every one holds: items, threads, open files, temporary files, processes."""
     gc.collect()
     base = vars(ResourcesServer())
     found = {f"items of self.{name}": _items(value) for name, value in vars(server).items() if name not in base}
@@ -210,11 +215,16 @@ def _held(subject: Subject, server: ResourcesServer, folder: str) -> dict[str, i
     with os.scandir("/proc/self/fd") as entries:
         found["open files"] = sum(1 for _ in entries)
     found["processes"] = len(_children())
+    found["threads"] = sum(not thread.name.startswith(POOLED) for thread in threading.enumerate())
     return found
 
 
 def _items(value: Any, depth: int = 3) -> int:
-    if depth == 0 or not isinstance(value, dict | list | set | tuple):
+    if depth == 0:
+        return 0
+    if callable(cached := getattr(value, "cache_info", None)) and not isinstance(value, type):
+        return int(cached().currsize)
+    if not isinstance(value, dict | list | set | tuple | deque):
         return 0
     inner = value.values() if isinstance(value, dict) else value
     return len(value) + sum(_items(each, depth - 1) for each in inner)

@@ -7,7 +7,7 @@ import anyio
 from .answers import Answer
 from .playing import Outputs, Play, begin, steps_of, take, words
 from .reports import Violation
-from .rules_fencing import sure
+from .rules_fencing import close, sure
 from .stand import Stand, stand
 from .subject import Group
 from .trials import Trial, names_between
@@ -36,6 +36,34 @@ async def sessions_do_not_meet(trial: Trial, group: Group) -> None:
                     lines = told[: told.index(f"one: {words(group, steps_of(group)[number])}") + 1]
                     how = "of two at the same time" if at_once else "beside another one"
                     raise Violation(f"the last was answered {answer}, {how}, and {one} alone", lines)
+        await _beside_one_that_ends(trial, group, beside, wanted, other)
+
+
+async def _beside_one_that_ends(
+    trial: Trial, group: Group, beside: Group, wanted: Sequence[Answer], alone: Play
+) -> None:
+    """Another session is opened, scored and closed while one is open: that frees what is its own, and no more."""
+    async with stand(trial.subject.make()) as at:
+        play, outputs, told = begin(at, group), Outputs(), list[str]()
+        names = names_between(play, alone)
+        for number, step in enumerate(steps_of(group)):
+            if number == len(group):
+                await _another_ends(at, beside, told)
+            told.append(f"one: {words(group, step)}")
+            answer = await take(at, play, step, outputs)
+            if not answer.same(wanted[number], names):
+                problem = f"the last was answered {answer}, after another one was closed, and {wanted[number]} alone"
+                raise Violation(problem, told)
+
+
+async def _another_ends(at: Stand, beside: Group, told: list[str]) -> None:
+    """All of it, with the close."""
+    other, given = begin(at, beside), Outputs()
+    for step in steps_of(beside):
+        told.append(f"other: {words(beside, step)}")
+        await take(at, other, step, given)
+    await close(at, other)
+    told.append("other: close")
 
 
 async def _both(at: Stand, plays: Sequence[Play], *, at_once: bool) -> tuple[list[Answer], list[str]]:
@@ -78,3 +106,6 @@ async def _from_a_checkpoint(trial: Trial, group: Group) -> None:
             await found.go_on(number + 1, start=number)
             found.between.append(f"another rollout: {words(group, run.steps[number])}")
             await take(found.at, beside, run.steps[number], outputs)
+    async with trial.restored(run, first) as found:
+        await _another_ends(found.at, group, found.between)
+        await found.go_on()

@@ -35,6 +35,8 @@ class Trial:
     shortening: bool = False
     """Whether a sequence that breaks a rule is being shortened."""
     measures: Measures = field(default_factory=Measures)
+    scores: dict[int, list[str]] = field(default_factory=dict)
+    """Of the groups that have been played, by their id."""
     _recordings: dict[int, Recording] = field(default_factory=dict)
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     _child: Child | None = None
@@ -79,10 +81,15 @@ class Trial:
         return True
 
     def choose(self, most: int) -> Sequence[Group]:
-        """The first case, and some others by the seed; all where the trial is thorough."""
+        """The first case, and some others by the seed; all where the trial is thorough.
+
+        The second one is scored otherwise than the first where one is known to be: a score that is lost shows there.
+        """
         if self.thorough or len(self.groups) <= most:
             return self.groups
         others = random.Random(self.seed).sample(self.groups[1:], len(self.groups) - 1)
+        first = self.scores.get(id(self.groups[0]))
+        others.sort(key=lambda group: self.scores.get(id(group), first) == first)  # Stable: else as drawn.
         return [self.groups[0], *others[: most - 1]]
 
     async def record(self, group: Group) -> Recording:

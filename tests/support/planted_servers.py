@@ -4,8 +4,10 @@
 its steps. Both were written down by hand from the mistake, and not from what the kit said.
 """
 
+import functools
 import random
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -264,6 +266,46 @@ class LeavesFolders(Adder):
         await anyio.to_thread.run_sync(tempfile.mkdtemp)
 
 
+class ClosesAll(Adder):
+    """Who closes forgets all sessions, and not its own alone."""
+
+    def __init__(self, name: str = "main", **options: Any) -> None:
+        super().__init__(name, **options)
+        self.known: set[str] = set()
+
+    async def seed(self, session: ResourcesSession, row: dict[str, Any]) -> Any:
+        await super().seed(session, row)
+        self.known.add(session.session_id)
+
+    async def verify(self, session: ResourcesSession, row: dict[str, Any]) -> dict[str, Any]:
+        return {"reward": float(session.session_id in self.known)}
+
+    async def close_session(self, session: ResourcesSession) -> None:
+        self.known.clear()
+
+
+class LeavesThreads(Adder):
+    """Each session starts a thread, which nobody ends before the process does."""
+
+    async def seed(self, session: ResourcesSession, row: dict[str, Any]) -> Any:
+        await super().seed(session, row)
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+
+@functools.cache
+def remembered(session_id: str) -> list[str]:
+    """Kept for good, as everything in such a cache is."""
+    return [session_id]
+
+
+class LeavesCached(Adder):
+    """Each session leaves an entry in the cache of a function."""
+
+    async def seed(self, session: ResourcesSession, row: dict[str, Any]) -> Any:
+        await super().seed(session, row)
+        remembered(session.session_id)
+
+
 class AnswersTheDead(Adder):
     """A life that is over gets an answer."""
 
@@ -412,10 +454,13 @@ class Planted:
 PLANTED: Sequence[Planted] = (
     Planted(FailsLate, "cases-can-be-played", "seed add verify"),
     Planted(KeepsLastRow, "sessions-do-not-meet", "one: other: one:"),
+    Planted(ClosesAll, "sessions-do-not-meet", "one: other: other: other: one:"),
     Planted(SeedsApart, "concurrent-seeds-are-one", "seed"),
     Planted(NeverRetires, "retiring-leaves-nothing", "seed retire"),
     Planted(ForgetsToClose, "closing-frees-everything", "seed verify close all"),
     Planted(LeavesFolders, "closing-frees-everything", "seed verify close all"),
+    Planted(LeavesThreads, "closing-frees-everything", "seed verify close all"),
+    Planted(LeavesCached, "closing-frees-everything", "seed verify close all"),
     Planted(ExportsTuple, "exports-can-be-written", "seed add add"),
     Planted(ExportsAlias, "exports-are-copies", "seed export_session add"),
     Planted(ExportEmpties, "a-checkpoint-changes-nothing", "seed a add a add"),
