@@ -98,7 +98,7 @@ class MathWithJudgeServer(ComparingServer):
         result: dict[str, Any] = {"expected_answer": expected, **nothing}
         if answer is None:
             return {**result, "reward": 0.0}
-        found = await self._library(expected, text)
+        found = await self._library(expected, rf"\boxed{{{answer}}}")
         result |= {"extracted_answer": found["extracted"] or answer, "library_reward": float(found["equal"])}
         if found["equal"]:
             return {**result, "reward": 1.0}
@@ -113,9 +113,9 @@ class MathWithJudgeServer(ComparingServer):
         equal = equal and await self.equal(evaluations, question, answer, expected)
         return {**result, "judge_evaluations": evaluations, "reward": float(equal)}
 
-    async def _library(self, expected: str, text: str) -> dict[str, Any]:
+    async def _library(self, expected: str, boxed: str) -> dict[str, Any]:
         try:
-            return await self.bounded.do("equal_by_library", self._cpu_s, expected=expected, answer=text)
+            return await self.bounded.do("equal_by_library", self._cpu_s, expected=expected, answer=boxed)
         except UsedUp:
             return {"equal": False, "readable": True, "extracted": None}
 

@@ -95,6 +95,8 @@ VERDICTS: list[tuple[str, list[str], float, float]] = [
     (r"It is 1/2.", [], 0.0, 0.0),
     (r"\boxed{ } is 1/2", [], 0.0, 0.0),
     (r"\boxed{1/2", [], 0.0, 0.0),
+    (r"\boxed{?} the answer is 1/2", [OTHER], 0.0, 0.0),
+    (r"\boxed{1/3}, or perhaps $1/2$", [OTHER], 0.0, 0.0),
 ]
 
 
@@ -109,7 +111,8 @@ async def test_the_judge_is_asked_in_both_orders_where_the_library_says_no() -> 
             found = await verify(server, {"question": "0.5?", "expected_answer": "1/2"}, said, None)
             assert (found["reward"], found["library_reward"], len(judge.asked)) == (reward, library, len(verdicts))
             shown = [SHOWN.findall(prompt) for prompt in judge.prompts]
-            assert shown == [["1/2", said[7:-1]], [said[7:-1], "1/2"]][: len(verdicts)]
+            boxed = said[7 : said.rfind("}")]
+            assert shown == [["1/2", boxed], [boxed, "1/2"]][: len(verdicts)]
             assert len(found["judge_evaluations"] or []) == len(verdicts)
             assert set(found) >= {"expected_answer", "extracted_answer"}
 
