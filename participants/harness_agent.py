@@ -38,7 +38,7 @@ from .errors import Code, ParticipantError
 from .harness_door import TOOLS, Door, Visit
 from .harness_folders import locked_base, remove
 from .holder import Held
-from .sandbox import Program, Ran, Sandbox, SandboxLimits
+from .sandbox import PATH, WORK, Program, Ran, Sandbox, SandboxLimits
 
 TASK, RESULT = "task.json", "result.json"
 LIMITS = {"wall_s": 86_400.0, "cpu_s": 3_600.0, "memory_bytes": 4 << 30, "processes": 256}
@@ -76,13 +76,14 @@ class HarnessAgent(Agent):
         super().__init__(*given, **rest)
         if not command:
             raise ValueError("command is empty: it names the program and its arguments")
-        self.command = tuple(map(str, _listed("command", command)))
-        self.environment = {str(name): str(value) for name, value in (environment or {}).items()}
+        self.command = tuple(_listed("command", command))
+        self.environment = {name: str(value) for name, value in _table("environment", environment).items()}
         self.model_name = model_name
-        self.limits = _limits({**LIMITS, **(limits or {})})
+        self.limits = _limits({**LIMITS, **_table("limits", limits)})
         self._files = [_found("files", each) for each in _listed("files", files)]
         paths = [_found("read_only", each) for each in _listed("read_only", read_only)]
         self._read_only = {str(path): path for path in paths}
+        _check_program(self.command[0])
         self._sandbox = Sandbox(at_once=at_once, require=contained_by)
         self._door = Door(self.role)
         self._base: Path | None = None
@@ -176,20 +177,35 @@ class HarnessAgent(Agent):
         }
 
 
-def _listed(option: str, given: Sequence[str]) -> Sequence[str]:
-    if isinstance(given, str):
-        raise ValueError(f"{option} is a list of texts, and not {given!r}")
+def _listed(option: str, given: Any) -> Sequence[str]:
+    if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
+        raise ValueError(f"{option} is a list of texts, and not {given!r:.200}")
     return given
 
 
-def _limits(given: Mapping[str, float]) -> SandboxLimits:
+def _table(option: str, given: Any) -> Mapping[str, Any]:
+    if given is not None and not isinstance(given, Mapping):
+        raise ValueError(f"{option} is a table, and not {given!r:.200}")
+    return given or {}
+
+
+def _check_program(name: str) -> None:
+    """Refuse now what no sandbox would find; a program among the files shows when it is started."""
+    if "/" not in name:
+        if shutil.which(name, path=PATH) is None:
+            raise ValueError(f"command: there is no program {name} on the path that programs have, {PATH}")
+    elif name.startswith("/") and not name.startswith(f"{WORK}/") and not os.path.exists(name):
+        raise ValueError(f"command: there is no {name}")
+
+
+def _limits(given: Mapping[str, Any]) -> SandboxLimits:
     usual = SandboxLimits()
     known = {field.name: type(getattr(usual, field.name)) for field in fields(usual)}
     for name, value in given.items():
         if name not in known:
             raise ValueError(f"there is no limit {name}; there are {', '.join(known)}")
-        if not value > 0:
-            raise ValueError(f"the limit {name} is {value}, and must be more than 0")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise ValueError(f"the limit {name} is {value!r}, and must be a number above 0")
     return SandboxLimits(**{name: known[name](value) for name, value in given.items()})
 
 
@@ -281,8 +297,11 @@ def _read_result(folder: Path, most: int) -> bytes | None:
         return None
     except OSError as error:
         raise ParticipantError(Code.AGENT_FAILED, f"{RESULT} cannot be read: {error.strerror}") from error
-    with open(descriptor, "rb") as file:
+    try:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode) or about.st_size > most:
             raise ParticipantError(Code.AGENT_FAILED, f"{RESULT} is no plain file of at most {most} bytes")
-        return file.read(most)
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(most)
+    finally:
+        os.close(descriptor)

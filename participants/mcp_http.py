@@ -129,7 +129,7 @@ class McpTools:
             raise ParticipantError(Code.INVALID_REQUEST, f"_meta[{CALL_META!r}] is no text: {call!r:.80}")
         path = incoming.scope["path"].removesuffix(MCP_PATH) + f"/{name}"
         life, route, call_id = identified(
-            self._handler, path, headers.get(LIFE_HEADER), call or headers.get(CALL_HEADER)
+            self._handler, path, headers.get(LIFE_HEADER), headers.get(CALL_HEADER) if call is None else call
         )
         request = Request(route=route, body=arguments, life=life, call=call_id, headers=passed_on(headers))
         return await self._handler.handle(request)

@@ -154,7 +154,7 @@ class Collector:
         row = asked_row(rollout.row, self._config.model)
         if not self.ledger.has_repeats:
             return row
-        return named_row(row, rollout, self.ledger.group_attempts.of(rollout.rollout_id))
+        return named_row(row, rollout, self.ledger.group_attempts.of(rollout.rollout_id), self._config.run.repeats)
 
     async def _refused(self, refused: Mapping[Life, Mapping[str, Any]]) -> None:
         """The row, or what a life was to continue from, is of no use: end it everywhere; it counts as a failure."""

@@ -16,6 +16,7 @@ from participants import Result
 
 from .rows import Rollout
 
+SIZE = "midflight_group_size"
 ENDS_GROUP = frozenset({"cohort_failed", "judge_failed"})
 """Classes of failures that a member does not have alone."""
 
@@ -25,18 +26,20 @@ def group_of(rollout_id: str) -> str:
     return rollout_id.rpartition(".")[0] or rollout_id
 
 
-def named_row(row: Mapping[str, Any], rollout: Rollout, attempt: int) -> dict[str, Any]:
-    """The row with its place, in the keys of NeMo Gym; where it has one of them itself, that stands."""
+def named_row(row: Mapping[str, Any], rollout: Rollout, attempt: int, size: int) -> dict[str, Any]:
+    """The row with its place, in the keys of NeMo Gym, and the size of its group; what it has itself stands."""
+    typed = row.get("task_input") if "task_id" in row else None
+    own = (typed.get("task_data") or {}) if isinstance(typed, Mapping) else row
     names = {
         "_ng_task_index": rollout.task,
         "_ng_rollout_index": rollout.repeat,
         "_ng_group_id": group_of(rollout.rollout_id),
         "_ng_group_attempt": attempt,
     }
-    typed = row.get("task_input") if "task_id" in row else None
+    if "_ng_group_id" not in own:  # Of a group of its own making nobody here knows the size.
+        names[SIZE] = size
     if isinstance(typed, Mapping):
-        data = typed.get("task_data") or {}
-        return {**row, "task_input": {**typed, "task_data": {**names, **data}}}
+        return {**row, "task_input": {**typed, "task_data": {**names, **own}}}
     return {**names, **row}
 
 

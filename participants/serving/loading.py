@@ -78,10 +78,24 @@ def make(role: str, target: str, found: Callable[..., T], *given: Any, options: 
     try:
         return found(*given, name=name, **options)
     except TypeError as error:
-        raise ConfigError(f"{role}: {target} does not take these options: {error}") from error
+        raise ConfigError(f"{role}: {target} does not take these options: {error}{_known(found)}") from error
     except Exception as error:  # The code of a user may raise anything.
         told = f"{type(error).__name__}: {error}"
         raise ConfigError(f"{role}: {target} cannot be made with these options: {told}") from error
+
+
+def _known(found: Callable[..., Any]) -> str:
+    """Which options there are, where the class says it."""
+    made = found.func if isinstance(found, partial) else found
+    names = [name for each in getattr(made, "__mro__", ()) for name in _keywords(each)]
+    return f". It takes {', '.join(dict.fromkeys(names))}" if names else ""
+
+
+def _keywords(each: type) -> list[str]:
+    if "__init__" not in vars(each):
+        return []
+    parameters = inspect.signature(vars(each)["__init__"]).parameters.values()
+    return [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.name not in ("gate", "peers")]
 
 
 def _article(name: str) -> str:

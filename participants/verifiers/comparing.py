@@ -130,9 +130,11 @@ def question_of(row: Mapping[str, Any]) -> str:
 
 
 def part_of(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A field that is an object; empty where the row has none, or something else there."""
+    """A field that is an object; empty where the row has none. Raises `invalid_request` for anything else."""
     found = row.get(name)
-    return found if isinstance(found, Mapping) else {}
+    if found is not None and not isinstance(found, Mapping):
+        raise ParticipantError(Code.INVALID_REQUEST, f"the row's {name} is no object: {found!r:.200}")
+    return found or {}
 
 
 def _objects(value: Any) -> list[Mapping[str, Any]]:

@@ -65,6 +65,8 @@ class CompetitiveCodingChallengesServer(ResourcesServer):
         path = "" if problems else test_file or os.environ.get(TEST_FILE, "")
         if (not path and not problems) or (test_file and problems):
             raise ValueError(f"name the metadata file in test_file or in {TEST_FILE}, or give problems")
+        if path and not os.path.isfile(path):
+            raise ValueError(f"there is no metadata file {path}; a relative path begins where the command was started")
         self.problems = Problems(None if problems else Path(path), problems)
         self._batch_size = test_batch_size
         self._time_scale = time_scale

@@ -138,6 +138,7 @@ class GenRMCompareServer(CohortServer):
 
     def joining(self, row: dict[str, Any]) -> Join:
         """The member that a row is. Raises `invalid_request`."""
+        self._check_repeats(row)
         asked = row.get("responses_create_params") or {}
         history = asked.get("input") or [] if isinstance(asked, Mapping) else []
         if not _is_history(history):
@@ -153,6 +154,13 @@ class GenRMCompareServer(CohortServer):
             index=_number(row, "_ng_rollout_index", None),
             answer=asdict(answer),
         )
+
+    def _check_repeats(self, row: Mapping[str, Any]) -> None:
+        """A run says how many repeats a row has: were they others than a cohort's members, some would wait in vain."""
+        repeats = row.get("midflight_group_size", self.size)
+        if repeats != self.size:
+            told = f"the run has {repeats!r:.40} repeats of a row, and num_rollouts_per_prompt is {self.size}"
+            raise ParticipantError(Code.INVALID_REQUEST, f"{told}: make them equal")
 
     def load_answer(self, answer: dict[str, Any]) -> tuple[Answer, str]:
         """What is compared, and its digest. Raises `invalid_request`."""

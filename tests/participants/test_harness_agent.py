@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from participants import Code, EnvironmentServer, LocalPeer, ParticipantError, Reply, Request
-from participants.harness_agent import HarnessAgent, output_of, prompt_of
+from participants.harness_agent import HarnessAgent, _read_result, output_of, prompt_of
 from participants.sandbox import python_paths
 from participants.servers import CounterServer
 from store import Life
@@ -342,6 +342,15 @@ def test_a_result_that_says_something_else_is_refused(result: bytes) -> None:
     assert caught.value.code is Code.AGENT_FAILED
 
 
+def test_a_result_that_is_a_folder_is_refused(tmp_path: Path) -> None:
+    """As any other that is no plain file, and nothing stays open."""
+    (tmp_path / "result.json").mkdir()
+    for _ in range(3):
+        with pytest.raises(ParticipantError, match="no plain file") as caught:
+            _read_result(tmp_path, 100)
+        assert caught.value.code is Code.AGENT_FAILED
+
+
 def test_a_result_of_items_is_the_output() -> None:
     """As the program wrote them."""
     items = [{"type": "message", "content": [{"type": "output_text", "text": "x"}]}]
@@ -353,9 +362,17 @@ def test_a_result_of_items_is_the_output() -> None:
     [
         ({"command": []}, "command is empty"),
         ({"command": "python3 x.py"}, "command is a list of texts, and not 'python3 x.py'"),
-        ({"command": ["x"], "limits": {"walls": 1}}, "there is no limit walls; there are wall_s, "),
-        ({"command": ["x"], "limits": {"wall_s": 0}}, "the limit wall_s is 0, and must be more than 0"),
-        ({"command": ["x"], "files": ["nowhere"]}, "files: there is no nowhere"),
+        ({"command": "python3"}, "command is a list of texts, and not 'python3'"),
+        ({"command": ["no-such-program"]}, "command: there is no program no-such-program on the path"),
+        ({"command": ["/no/such/program"]}, "command: there is no /no/such/program"),
+        ({"command": ["sh", 3]}, "command is a list of texts"),
+        ({"command": ["sh"], "files": [5]}, "files is a list of texts"),
+        ({"command": ["sh"], "environment": "A=1"}, "environment is a table, and not 'A=1'"),
+        ({"command": ["sh"], "limits": [1]}, "limits is a table"),
+        ({"command": ["sh"], "limits": {"memory_bytes": "1 GiB"}}, "the limit memory_bytes is '1 GiB', and must be"),
+        ({"command": ["sh"], "limits": {"walls": 1}}, "there is no limit walls; there are wall_s, "),
+        ({"command": ["sh"], "limits": {"wall_s": 0}}, "the limit wall_s is 0, and must be a number above 0"),
+        ({"command": ["sh"], "files": ["nowhere"]}, "files: there is no nowhere"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], says: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.collect import Config, Options, RunLedger, collect, open_segments
-from orchestrator.collect.groups import Attempts, Held, group_of, named_row
+from orchestrator.collect.groups import SIZE, Attempts, Held, group_of, named_row
 from orchestrator.collect.rows import Rollout, plan_rollouts
 from orchestrator.collect.segments import Header, Line, Writer
 from participants import Code, ParticipantError, Reply, Result
@@ -27,8 +27,8 @@ def test_a_repeat_is_named_as_the_member_that_it_is() -> None:
     """By the row's content and copy, so that it is the same after rows were added; a field of the row itself stands."""
     rollout = Rollout(f"{GROUP}.2", ROW, 7, 2)
     names = {"_ng_task_index": 7, "_ng_rollout_index": 2, "_ng_group_id": GROUP, "_ng_group_attempt": 1}
-    assert named_row(ROW, rollout, 1) == {**ROW, **names}
-    assert named_row({**ROW, "_ng_group_id": "own"}, rollout, 1) == {**ROW, **names, "_ng_group_id": "own"}
+    assert named_row(ROW, rollout, 1, 4) == {**ROW, **names, SIZE: 4}
+    assert named_row({**ROW, "_ng_group_id": "own"}, rollout, 1, 4) == {**ROW, **names, "_ng_group_id": "own"}
 
 
 def test_a_typed_row_is_named_in_its_task_data() -> None:
@@ -37,9 +37,9 @@ def test_a_typed_row_is_named_in_its_task_data() -> None:
         "task_id": {"taskset": "t", "task_id": 1},
         "task_input": {"responses_create_params": {"input": []}, "task_data": {"a": 1}},
     }
-    asked = body_of_run(Life(f"{GROUP}.2", 1, 0, 0), named_row(typed, Rollout(f"{GROUP}.2", typed, 0, 2), 3)).row
+    asked = body_of_run(Life(f"{GROUP}.2", 1, 0, 0), named_row(typed, Rollout(f"{GROUP}.2", typed, 0, 2), 3, 4)).row
     assert (asked["a"], asked["_ng_group_id"], asked["_ng_rollout_index"]) == (1, GROUP, 2)
-    assert asked["_ng_group_attempt"] == 3
+    assert (asked["_ng_group_attempt"], asked[SIZE]) == (3, 4)
 
 
 @pytest.mark.parametrize(

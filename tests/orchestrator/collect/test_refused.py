@@ -85,7 +85,9 @@ async def test_options_that_a_server_does_not_take_are_refused_before_there_is_a
     """A misspelt option names its table; corrected, the run has epoch 1."""
     config = configured(tmp_path)
     table = config.resources["counter"].model_copy(update={"options": {"sise": 3}})
-    with pytest.raises(ConfigError, match=r"resources\.counter: .*does not take these options: .*sise"):
+    with pytest.raises(
+        ConfigError, match=r"resources\.counter: .*does not take these options: .*sise.* It takes session_ttl_s"
+    ):
         await run(config.model_copy(update={"resources": {"counter": table}}), OneTool())
     assert not (tmp_path / "store").exists()
 

@@ -53,9 +53,9 @@ def seed(server: Server, life: str, start: int = 10) -> dict[str, Any]:
     return dict(answer.json())
 
 
-async def call(url: str, name: str, arguments: dict[str, Any], call_id: str = "") -> Any:
+async def call(url: str, name: str, arguments: dict[str, Any], call_id: str | None = None) -> Any:
     """One call of a tool, on a connection of its own."""
-    meta: Any = {CALL_META: call_id} if call_id else None
+    meta: Any = {CALL_META: call_id} if call_id is not None else None
     try:
         async with Client(streamable_http_client(url)) as client:
             return await client.call_tool(name, arguments, meta=meta)
@@ -130,6 +130,8 @@ async def test_a_call_with_an_id_runs_once(counter: Server) -> None:
     assert await count(url) == 11
     for _ in range(2):
         await call(url, "increment_counter", {"count": 1})
+    with pytest.raises(MCPError, match="is not a call id"):
+        await call(url, "increment_counter", {"count": 1}, call_id="")
     assert await count(url) == 13
 
 

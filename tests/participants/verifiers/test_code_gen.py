@@ -9,7 +9,7 @@ import pytest
 
 from participants import Code, ParticipantError
 from participants.cases import Case, response_of
-from participants.sandbox import Program, Ran, Sandbox, SandboxLimits
+from participants.sandbox import WORK, Program, Ran, Sandbox, SandboxLimits
 from participants.verifiers.code_gen import CodeGenServer
 from participants.verifiers.scratch import own_folder
 
@@ -145,7 +145,7 @@ HOSTILE: Mapping[str, tuple[Mapping[str, Any], str]] = {
     ),
     "looks for the answer": (
         SUMS,
-        "import glob\nfor path in glob.glob('/work/**', recursive=True) + glob.glob('/tmp/**', recursive=True) + "
+        f"import glob\nfor path in glob.glob('{WORK}/**', recursive=True) + glob.glob('/tmp/**', recursive=True) + "
         "glob.glob('/proc/*/environ') + glob.glob('/proc/*/cmdline'):\n  try: print(open(path, 'rb').read())\n"
         "  except OSError: pass",
     ),

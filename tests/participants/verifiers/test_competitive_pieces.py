@@ -323,19 +323,22 @@ def test_includes_are_added_where_they_are_missing() -> None:
         {"test_file": "x", "reward_mode": "mean"},
         {"test_file": "x", "time_scale": 0},
         {"test_file": "x", "problems": [{}]},
+        {"test_file": "x"},
     ],
 )
 def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """No file, two sources, an unknown mode, no time."""
+    """No file, two sources, an unknown mode, no time, a file that is not there."""
     monkeypatch.delenv("CCC_TEST_FILE", raising=False)
-    with pytest.raises(ValueError, match=r"test_file|reward_mode|time_scale"):
+    with pytest.raises(ValueError, match=r"test_file|reward_mode|time_scale|there is no metadata file x"):
         CompetitiveCodingChallengesServer(**options)
 
 
-def test_the_file_may_be_named_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_may_be_named_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As with the reference."""
-    monkeypatch.setenv("CCC_TEST_FILE", "meta.jsonl")
-    assert CompetitiveCodingChallengesServer().problems.path == Path("meta.jsonl")
+    path = tmp_path / "meta.jsonl"
+    path.touch()
+    monkeypatch.setenv("CCC_TEST_FILE", str(path))
+    assert CompetitiveCodingChallengesServer().problems.path == path
 
 
 def test_there_are_fifty_cases_of_both_ends() -> None:

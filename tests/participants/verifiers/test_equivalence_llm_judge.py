@@ -205,6 +205,9 @@ async def test_an_expression_that_cannot_be_used_is_the_rows_fault(regex: Any, s
         with pytest.raises(ParticipantError, match=re.escape(says)) as refused:
             await verify(server, {**ROW, "template_metadata": {"output_regex": regex}}, "a" * 64 + "!")
         assert (refused.value.code, judge.asked) == (Code.INVALID_REQUEST, [])
+        with pytest.raises(ParticipantError, match="template_metadata is no object") as refused:
+            await verify(server, {**ROW, "template_metadata": [regex]}, "a")
+        assert (refused.value.code, judge.asked) == (Code.INVALID_REQUEST, [])
         assert (await verify(server, {**ROW, **ANSWER}, "Answer: mercury", ANOTHER))["reward"] == 1.0
     finally:
         await server.aclose()

@@ -90,6 +90,7 @@ async def test_rows_without_a_group_meet_by_task_or_prompt_and_by_what_is_asked(
         {"_ng_group_id": "g" * 401},
         {"responses_create_params": {"input": 5}},
         {"principle": 1.5},
+        {"midflight_group_size": 4},
     ],
     ids=lambda row: f"{next(iter(row))}={next(iter(row.values()))!s:.20}",
 )
