@@ -19,10 +19,10 @@ its URLs are nobody's any more (`participants.harness_door`).
 
 import hashlib
 import os
-import secrets
 import shutil
 import stat
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -36,9 +36,9 @@ import orjson
 from .agent import Agent, OutOfTime, Session
 from .errors import Code, ParticipantError
 from .harness_door import TOOLS, Door, Visit
-from .harness_folders import locked_base, remove
 from .holder import Held
 from .sandbox import PATH, WORK, Program, Ran, Sandbox, SandboxLimits
+from .workfolder import Place, remove_tree
 
 TASK, RESULT = "task.json", "result.json"
 LIMITS = {"wall_s": 86_400.0, "cpu_s": 3_600.0, "memory_bytes": 4 << 30, "processes": 256}
@@ -86,16 +86,20 @@ class HarnessAgent(Agent):
         _check_program(self.command[0])
         self._sandbox = Sandbox(at_once=at_once, require=contained_by)
         self._door = Door(self.role)
-        self._base: Path | None = None
+        self._place: Place | None = None
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[Agent]:
         """Listen for the programs while the context is open, and have a place for their folders."""
-        async with self._door.open(), locked_base() as self._base:
+        async with self._door.open():
+            root = Path(tempfile.gettempdir(), f"midflight-agent-{os.getuid()}")
+            place = self._place = await anyio.to_thread.run_sync(Place, root)
             try:
                 yield self
             finally:
-                self._base = None
+                self._place = None
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(place.close)
 
     async def run_activation(self, held: Held[Session], body: Mapping[str, Any]) -> dict[str, Any]:
         """Run the program to its end; gives the Responses object. Raises `agent_failed` where it gives no answer."""
@@ -144,15 +148,15 @@ class HarnessAgent(Agent):
     @asynccontextmanager
     async def _folder(self, body: Mapping[str, Any]) -> AsyncIterator[Path]:
         """A fresh working folder, which is gone afterwards."""
-        if self._base is None:
+        if self._place is None:
             raise ParticipantError(Code.INTERNAL, f"{self.role} is used outside its run(), where it listens")
-        folder = self._base / secrets.token_hex(8)
+        folder = await anyio.to_thread.run_sync(self._place.fresh, "program")
         try:
-            await anyio.to_thread.run_sync(_make_folder, folder, self._files, dict(body))
+            await anyio.to_thread.run_sync(_fill, folder, self._files, dict(body))
             yield folder
         finally:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(remove, folder)
+                await anyio.to_thread.run_sync(remove_tree, folder)
 
     def _response(
         self, held: Held[Session], body: Mapping[str, Any], output: Sequence[Mapping[str, Any]]
@@ -276,8 +280,7 @@ def _digest(held: Held[Session]) -> str:
     return hashlib.sha256(held.life.rollout_id.encode()).hexdigest()[:32]
 
 
-def _make_folder(folder: Path, files: Sequence[Path], body: dict[str, Any]) -> None:
-    folder.mkdir(mode=0o700)
+def _fill(folder: Path, files: Sequence[Path], body: dict[str, Any]) -> None:
     for path in files:
         if path.is_dir():
             shutil.copytree(path, folder, symlinks=True, dirs_exist_ok=True)

@@ -30,6 +30,7 @@ import anyio.abc
 import anyio.to_thread
 
 from ..errors import Code, ParticipantError
+from ..workfolder import remove_tree
 from .order import OTHER_IDS, Order, make_order, python_paths
 from .program import Containment, Ended, Program, Ran, SandboxLimits
 
@@ -277,10 +278,12 @@ class _Run:
         with anyio.move_on_after(GRACE_S):
             await keeper.wait()
         if keeper.returncode is None:
-            keeper.kill()
+            with contextlib.suppress(ProcessLookupError):  # keeper.kill() would wait for one that has died by itself.
+                os.kill(keeper.pid, signal.SIGKILL)
         await keeper.aclose()
         if self._order.fresh and self._order.folder is not None:
-            await anyio.to_thread.run_sync(functools.partial(shutil.rmtree, self._order.folder, ignore_errors=True))
+            with contextlib.suppress(OSError):  # Where a keeper was killed, so may some of its program be left.
+                await anyio.to_thread.run_sync(remove_tree, Path(self._order.folder))
 
     def _ran(self) -> Ran:
         report, stdout, stderr = self._report, self._texts.get("stdout", b""), self._texts.get("stderr", b"")

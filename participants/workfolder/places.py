@@ -54,6 +54,11 @@ class Place:
     def __repr__(self) -> str:
         return f"<Place {self._folder}>"
 
+    @property
+    def folder(self) -> Path:
+        """Where all of it is."""
+        return self._folder
+
     def fresh(self, name: str) -> Path:
         """A new empty folder, whose name begins with what can be kept of `name`."""
         folder = self._folder / f"{_ODD.sub('_', name)[:60]}-{secrets.token_hex(8)}"

@@ -11,7 +11,7 @@ from participants import Code, ParticipantError
 from participants.cases import Case, response_of
 from participants.sandbox import WORK, Program, Ran, Sandbox, SandboxLimits
 from participants.verifiers.code_gen import CodeGenServer
-from participants.verifiers.scratch import own_folder
+from participants.verifiers.scratch import own_place
 
 from .judges import verify
 
@@ -231,7 +231,7 @@ async def test_a_sandbox_that_fails_is_no_reward() -> None:
 
 def left() -> list[Path]:
     """Folders of programs that this process has."""
-    return list(own_folder().glob("tmp*"))
+    return list(own_place().folder.glob("program-*"))
 
 
 async def test_a_cancelled_verify_leaves_nothing() -> None:

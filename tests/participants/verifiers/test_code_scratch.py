@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from participants.verifiers import scratch
 from participants.verifiers.scratch import scratch_folder
+from participants.workfolder import Place
 
 HOLDS = """
 import sys, tempfile
@@ -51,7 +51,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_live_one_has_is_not(tm
         killed.kill()
         killed.wait()
         assert left.exists()
-        scratch.remove_abandoned(tmp_path)
+        Place(left.parents[1]).close()
         assert (kept / "program").exists()
         assert not left.parent.exists()
         live.kill()

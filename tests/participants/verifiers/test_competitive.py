@@ -12,7 +12,7 @@ from participants import Code, ParticipantError
 from participants.cases import Case, response_of
 from participants.sandbox import WORK, Program, Ran, Sandbox, SandboxLimits
 from participants.verifiers.competitive_coding_challenges import CompetitiveCodingChallengesServer
-from participants.verifiers.scratch import own_folder
+from participants.verifiers.scratch import own_place
 
 from .contests import (
     ADD,
@@ -129,11 +129,17 @@ async def test_a_submission_may_talk_to_a_manager_through_pipes(wrong: bool, rew
     assert {each["score"] for each in reply["details"]["test_case_results"]["all"]["outputs"]} == {reward}
 
 
-async def test_the_metadata_file_is_used(tmp_path: Path) -> None:
-    """The same problem, from a file."""
+@pytest.fixture
+def from_a_file(tmp_path: Path) -> CompetitiveCodingChallengesServer:
+    """A server is made before its loop runs, and looks for its file then."""
     path = tmp_path / "meta.jsonl"
     path.write_text(json.dumps(entry(sums=sums(SUBTASKS, NUMBERS))), encoding="utf-8")
-    one = CompetitiveCodingChallengesServer(test_file=str(path))
+    return CompetitiveCodingChallengesServer(test_file=str(path))
+
+
+async def test_the_metadata_file_is_used(from_a_file: CompetitiveCodingChallengesServer) -> None:
+    """The same problem, from a file."""
+    one = from_a_file
     reply = await verify(one, {"problem_id": "sums", "competition_id": "tests", "subtask": "small"}, RIGHT)
     assert (reply["reward"], reply["name"]) == (1.0, "sums")
 
@@ -301,7 +307,7 @@ async def test_a_sandbox_that_fails_is_no_reward() -> None:
 
 def left() -> list[Path]:
     """Folders of programs that this process has."""
-    return list(own_folder().glob("tmp*"))
+    return list(own_place().folder.glob("program-*"))
 
 
 async def test_a_cancelled_verify_leaves_nothing_and_may_run_again() -> None:

@@ -127,10 +127,18 @@ def test_the_expected_answer_is_the_rows_or_its_metadatas(row: dict[str, Any], e
 
 
 @unit
-@pytest.mark.parametrize("row", [{}, {"expected_answer": " "}, {"expected_answer": ["4"]}, {"metadata": "4"}])
-def test_a_row_without_an_expected_answer_is_refused(row: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({}, "no expected_answer"),
+        ({"expected_answer": " "}, "no expected_answer"),
+        ({"expected_answer": ["4"]}, "no expected_answer"),
+        ({"metadata": "4"}, "metadata is no object"),
+    ],
+)
+def test_a_row_without_an_expected_answer_is_refused(row: dict[str, Any], says: str) -> None:
     """It is the row's fault, and told as that."""
-    with pytest.raises(ParticipantError, match="no expected_answer") as refused:
+    with pytest.raises(ParticipantError, match=says) as refused:
         expected_of(row)
     assert refused.value.code is Code.INVALID_REQUEST
 
@@ -205,9 +213,16 @@ async def test_an_expression_that_cannot_be_used_is_the_rows_fault(regex: Any, s
         with pytest.raises(ParticipantError, match=re.escape(says)) as refused:
             await verify(server, {**ROW, "template_metadata": {"output_regex": regex}}, "a" * 64 + "!")
         assert (refused.value.code, judge.asked) == (Code.INVALID_REQUEST, [])
-        with pytest.raises(ParticipantError, match="template_metadata is no object") as refused:
-            await verify(server, {**ROW, "template_metadata": [regex]}, "a")
-        assert (refused.value.code, judge.asked) == (Code.INVALID_REQUEST, [])
         assert (await verify(server, {**ROW, **ANSWER}, "Answer: mercury", ANOTHER))["reward"] == 1.0
     finally:
         await server.aclose()
+
+
+@unit
+@anyio_test
+async def test_an_expression_that_lies_in_no_object_is_the_rows_fault() -> None:
+    """A list where the row's template_metadata should be; nothing was asked."""
+    judge = ScriptedJudge([EQUAL])
+    with pytest.raises(ParticipantError, match="template_metadata is no object") as refused:
+        await verify(judged_by(judge), {**ROW, "template_metadata": ["^Answer"]}, "a")
+    assert (refused.value.code, judge.asked) == (Code.INVALID_REQUEST, [])
