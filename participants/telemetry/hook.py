@@ -144,7 +144,7 @@ def observe(name: str, value: float, **labels: str) -> None:
 def gauge(name: str, read: Callable[[], Readings]) -> Iterator[None]:
     """While the context is open, `read` tells what the gauge stands at.
 
-    It is called from any thread, and returns at once. Values that several readers have for the same labels are added up.
+    It is called from any thread, and returns at once. What several readers have for the same labels is added up.
     """
     first = name not in _readers
     _readers[name] = (*_readers.get(name, ()), read)
