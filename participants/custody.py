@@ -152,7 +152,10 @@ class SessionHolder(Holder[Sessions]):
         if self.checkpoint_mode == "stateless" and session.state:
             raise ParticipantError(Code.INTERNAL, f"{type(self).__name__} declares stateless, and {what} kept a state")
         if self._json:
-            check_exact(session.state, f"the state that {what} left")
+            try:
+                check_exact(session.state, f"the state that {what} left")
+            except TypeError as error:
+                raise TypeError(f"{error}; keep no more in it, or write export_session and import_session") from None
 
     @contextmanager
     def _translating(self, what: str) -> Iterator[None]:
@@ -163,7 +166,7 @@ class SessionHolder(Holder[Sessions]):
             raise
         except Exception as error:
             log.exception("%s: %s raised", self.role, what)
-            raise ParticipantError(Code.INTERNAL, f"{what} at {self.role} raised {error!r:.300}") from error
+            raise ParticipantError(Code.INTERNAL, f"{what} at {self.role} raised {error!r:.500}") from error
 
     # Ends of sessions
 

@@ -127,7 +127,7 @@ def read_cases(file: Path) -> "list[Case]":
     from ..conformance import case_of
 
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").split("\n")  # Not splitlines: texts may have other ends of lines.
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{file} cannot be read: {error}", hint="Give a file of JSON Lines") from error
     return [_read(case_of, file, number, line) for number, line in enumerate(lines, 1) if line.strip()]

@@ -282,10 +282,12 @@ async def finish(run: Run, ledger: RunLedger, lines: list[Kept]) -> None:
         with suppress(RootMissing):  # Without the store nobody can have claimed the run; the next start will say it.
             await run.controller.refresh()
     decided = final_lines(lines)
-    await write_output(run.config.run.output, run.segments, decided, [x for x in lines if x.failed], ledger.rollouts)
+    failures = [line for line in lines if line.failed]
+    output = run.config.run.output
+    summary.mean_reward = await write_output(output, run.segments, decided, failures, ledger.rollouts)
     summary.failed_for_good = sum(decided[r].failed for r in ledger.rollouts)
     summary.exit_code = EXIT_FAILURES if summary.failed_for_good else EXIT_FINE
-    summary.failures_file = failures_url(run.config.run.output) if summary.failed_for_good else ""
+    summary.failures_file = failures_url(output) if summary.failed_for_good else ""
     await run.segments.remove(run.left)
     if run.checkpoints is not None:
         await run.checkpoints.sweep(older_than_s=time.monotonic() - run.began)

@@ -8,10 +8,12 @@ of the output. An object store takes an object whole, so there the output is mad
 """
 
 import errno
+import math
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import anyio
@@ -36,20 +38,26 @@ def failures_url(url: str) -> str:
 
 async def write_output(
     url: str, segments: Segments, decided: Mapping[str, Kept], failures: Sequence[Kept], rollouts: Mapping[str, Rollout]
-) -> None:
-    """Write the output and, where there are any, the failures; those of before go. Raises BackendError."""
+) -> float | None:
+    """Write the output and, where there are any, the failures; those of before go. Raises BackendError.
+
+    Gives the mean reward of the output's rows, None where it has none.
+    """
     rows = [decided[r] for r in rollouts if r in decided and not decided[r].failed]
-    await _write(url, _public_rows(segments, rows, rollouts))
+    rewards: list[float] = []
+    await _write(url, _public_rows(segments, rows, rollouts, rewards))
     failed = [line for line in failures if line.rollout_id in rollouts]
     if failed:
-        await _write(failures_url(url), _public_rows(segments, failed, rollouts))
+        await _write(failures_url(url), _public_rows(segments, failed, rollouts, []))
     else:
         await _remove(failures_url(url))
+    return math.fsum(rewards) / len(rewards) if rewards else None
 
 
 async def _public_rows(
-    segments: Segments, lines: Sequence[Kept], rollouts: Mapping[str, Rollout]
+    segments: Segments, lines: Sequence[Kept], rollouts: Mapping[str, Rollout], rewards: list[float]
 ) -> AsyncIterator[bytes]:
+    """Lines of JSON; `rewards` gets those that the rows have."""
     for start in range(0, len(lines), WINDOW):
         window = lines[start : start + WINDOW]
         found = [b""] * len(window)
@@ -57,7 +65,10 @@ async def _public_rows(
 
         async def read(position: int, kept: Kept, found: list[bytes] = found, places: anyio.Semaphore = places) -> None:
             async with places:
-                found[position] = await _public(segments, kept, rollouts[kept.rollout_id])
+                row = await segments.row(kept)
+                found[position] = _public(row, kept, rollouts[kept.rollout_id])
+                if isinstance(reward := row.get("reward"), int | float):
+                    rewards.append(reward)
 
         async with anyio.create_task_group() as group:
             for position, kept in enumerate(window):
@@ -65,7 +76,7 @@ async def _public_rows(
         yield b"".join(found)
 
 
-async def _public(segments: Segments, kept: Kept, rollout: Rollout) -> bytes:
+def _public(row: Mapping[str, Any], kept: Kept, rollout: Rollout) -> bytes:
     """A row as people get it: with which rollout it is of, in the keys of NeMo Gym, and its life."""
     keys = {
         "_ng_task_index": rollout.task,
@@ -74,7 +85,7 @@ async def _public(segments: Segments, kept: Kept, rollout: Rollout) -> bytes:
         "_ng_rollout_id": kept.rollout_id,
         "_midflight_life": kept.life,
     }
-    return orjson.dumps({**await segments.row(kept), **keys}, option=orjson.OPT_APPEND_NEWLINE)
+    return orjson.dumps({**row, **keys}, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def local_path(url: str) -> Path | None:

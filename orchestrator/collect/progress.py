@@ -61,10 +61,11 @@ def print_plainly(console: Console, text: str, style: str | None = None) -> None
 
 def summary_lines(facts: Mapping[str, Any]) -> list[str]:
     """What a start came to, in sentences."""
-    every, held = facts["all_starts"], facts["held_s"]
+    every, held, mean = facts["all_starts"], facts["held_s"], facts["mean_reward"]
+    scored = "" if mean is None else f", mean reward {mean:.3f}"
     lines = [
         f"summary: {facts['done']} of {facts['rollouts']} rollouts done ({facts['found_done']} of them before this "
-        f"start), {facts['failed_for_good']} failed for good; exit code {facts['exit_code']}",
+        f"start), {facts['failed_for_good']} failed for good{scored}; exit code {facts['exit_code']}",
         f"  this start: {facts['rows']} rows with {facts['tokens']} tokens, {facts['failures']} failures; "
         f"{_gone_on(facts)}, {facts['dropped']} dropped",
     ]

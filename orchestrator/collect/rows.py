@@ -5,7 +5,10 @@ where `copy` numbers rows of the same content. So rows may be reordered, added o
 that changed is another rollout.
 """
 
+import codecs
 import hashlib
+import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,6 +24,9 @@ from .config import Config
 
 LEVELS_AROUND = 64
 """How much deeper than in the input a row may come to stand; orjson writes 254 levels."""
+INTEGERS = range(-(2**63), 2**64)
+"""Those that are kept exactly; orjson makes a rounded float of each other one."""
+_MANY_DIGITS = re.compile(rb"[0-9]{19}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,7 @@ def read_rows(path: str) -> list[dict[str, Any]]:
     """Rows of a JSON Lines file. Raises ConfigError, naming the line."""
     rows = []
     try:
-        lines = Path(path).read_bytes().splitlines()
+        lines = Path(path).read_bytes().removeprefix(codecs.BOM_UTF8).splitlines()
     except OSError as error:
         raise ConfigError(f"the input cannot be read: {error}") from error
     for number, line in enumerate(lines, 1):
@@ -84,7 +90,14 @@ def _parse_row(line: bytes) -> dict[str, Any]:
         raise ConfigError("its responses_create_params is not a JSON object")
     if not _can_be_carried(row):
         raise ConfigError("it is nested too deep")
+    if _MANY_DIGITS.search(line):
+        json.loads(line, parse_int=_check_integer)
     return row
+
+
+def _check_integer(digits: str) -> None:
+    if len(digits) > 20 or int(digits) not in INTEGERS:
+        raise ConfigError(f"the number {digits:.40} is no integer of 64 bits, and would be rounded: write it as a text")
 
 
 def _can_be_carried(row: dict[str, Any]) -> bool:

@@ -45,6 +45,8 @@ class Summary:
     failed_for_good: int = 0
     failures_file: str = ""
     """Where the failures stand, if some are for good."""
+    mean_reward: float | None = None
+    """Of all rows of the output; None before it is merged, and without rows."""
     found_done: int = 0
     """By earlier starts."""
     rows: int = 0

@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+from participants import ResourcesServer
 from store import LazyBytes
 
 from .answers import difference, shown
@@ -23,11 +24,23 @@ async def can_be_played(trial: Trial, group: Group) -> None:
     for number, (step, answer) in enumerate(zip(steps, answers, strict=True), 1):
         if answer.failed or (answer.refused and step.kind != "call"):
             raise Violation(f"the last ended in {answer}", [words(group, each) for each in steps[:number]])
+        if answer.status == 404 and (missing := _no_tool(trial, group[step.who].calls[step.number].name)):
+            raise Violation(missing, [words(group, each) for each in steps[:number]])
     results = answers[-1].body if isinstance(answers[-1].body, list) else [answers[-1].body]
     trial.measures.verified += len(results)
     rewards = [repr(result["reward"]) for result in results]
     trial.measures.rewards.update(rewards)
     trial.scores[id(group)] = rewards
+
+
+def _no_tool(trial: Trial, name: str) -> str:
+    """What is wrong with a call that was not found; empty where the server has such a tool, or says of none."""
+    server = trial.subject.made[-1]
+    known = [str(schema["name"]) for schema in server.tool_schemas()]
+    silent = not known and type(server).call_tool is not ResourcesServer.call_tool
+    if silent or name in known:
+        return ""
+    return f"there is no tool {name}, so that call tries nothing; there are {', '.join(sorted(known)) or 'none at all'}"
 
 
 async def can_be_exported(trial: Trial, group: Group) -> None:

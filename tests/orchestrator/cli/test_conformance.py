@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestrator.cli.commands import app
+from orchestrator.cli.conformance import read_cases
 from orchestrator.conformance import RULES
 
 PLANTED, RIGHT = "tests.support.planted_servers", "tests.support.right_servers"
@@ -105,6 +106,14 @@ def test_a_line_that_is_no_case_is_named(tmp_path: Path) -> None:
     code, _, err = run(f"{RIGHT}:Echo", "--cases", file)
     assert code == 2
     assert "cases.jsonl:3 is no case: TypeError('calls are 5, not a list')" in err
+
+
+@pytest.mark.unit
+def test_a_case_may_have_any_text(tmp_path: Path) -> None:
+    """Also separators of lines, and a mark of the byte order before the first."""
+    file = tmp_path / "cases.jsonl"
+    file.write_text('\ufeff{"row": {"a": "\u2028\x85"}}\r\n{"row": {}, "said": "\u2029"}\n', encoding="utf-8")
+    assert [(case.row, case.said) for case in read_cases(file)] == [({"a": "\u2028\x85"}, ""), ({}, "\u2029")]
 
 
 @pytest.mark.process

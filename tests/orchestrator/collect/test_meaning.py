@@ -1,5 +1,6 @@
 """Configuration, rows and fingerprint: what a run means, and what is refused before it begins."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -169,10 +170,13 @@ DEEP = '{"a": 1}\n{"a": ' + "[" * 500 + "]" * 500 + "}\n"
         ('{"responses_create_params": []}', "line 1: its responses_create_params"),
         (DEEP, r"rows\.jsonl, line 2: it is nested too deep"),
         (DEEP.replace("[" * 300, "").replace("]" * 300, ""), "line 2: it is nested too deep"),
+        ('{"a": [18446744073709551616]}', "line 1: the number 18446744073709551616 is no integer of 64 bits"),
+        ('{"a": -9223372036854775809}', "line 1: the number -9223372036854775809 is no integer"),
+        ('{"a": ' + "1" * 200 + "}", "line 1: the number 1111"),
     ],
 )
 def test_an_input_that_cannot_be_used_is_refused_by_line(tmp_path: Path, rows: str, says: str) -> None:
-    """An empty input, and a line that is no JSON, no object, asks with no object, or is nested too deep to be kept."""
+    """An empty input, and a line that is no JSON, no object, asks with no object, or would not be kept as it is."""
     with pytest.raises(ConfigError, match=says):
         load_rollouts(load_config(write(tmp_path, rows=rows)))
 
@@ -182,6 +186,15 @@ def test_a_row_without_parameters_or_with_some_depth_is_an_input(tmp_path: Path)
     deep = '{"a": ' + "[" * 100 + "]" * 100 + "}"
     rows = f'{{"responses_create_params": null}}\n{deep}\n'
     assert len(load_rollouts(load_config(write(tmp_path, rows=rows)))) == 2
+
+
+def test_what_editors_and_other_systems_leave_in_a_file_changes_no_row(tmp_path: Path) -> None:
+    """A byte order mark, line ends of two characters, and separators of lines inside of texts; large integers stay."""
+    rows = [{"a": "\u2028 \x0b \u0085 1234567890123456789012"}, {"b": [2**64 - 1, -(2**63), 1.2345678901234567e30]}]
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\r\n" for row in rows)
+    config = load_config(write(tmp_path, rows="x"))
+    Path(config.run.input or "").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert [rollout.row for rollout in load_rollouts(config)] == rows
 
 
 def test_a_rollout_is_named_by_its_content_and_never_by_its_position(tmp_path: Path) -> None:

@@ -107,7 +107,10 @@ def test_a_summary_says_in_sentences_what_was_continued_started_over_and_saved()
     assert "8 continued (21 model calls and 0 tokens not made again), 0 started over" in shown.getvalue()
     assert "3 taken, 0 failed; work was held 0.012 s at the median, 0.500 s at most" in shown.getvalue()
     assert "all starts" not in shown.getvalue()
-    plain_events(console)("summary", {**facts, "all_starts": {**first, "continued": 30, "restarted": 2}})
+    assert "mean reward" not in shown.getvalue()
+    later = {**facts, "mean_reward": 2 / 3, "all_starts": {**first, "continued": 30, "restarted": 2}}
+    plain_events(console)("summary", later)
+    assert "0 failed for good, mean reward 0.667; exit code 0" in shown.getvalue()
     assert "all starts: 30 continued (21 model calls and 0 tokens not made again), 2 started over" in shown.getvalue()
 
 

@@ -167,7 +167,7 @@ async def test_the_output_is_in_input_order_and_has_the_keys_of_nemo_gym(segment
     assert [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in rows[:3]] == [(0, 0), (0, 1), (1, 0)]
     [failed] = [json.loads(each) for each in (tmp_path / "out_failures.jsonl").read_bytes().splitlines()]
     assert failed["_ng_failure_class"] == "timeout"
-    await write_output(url, segments, final_lines(writer.lines), failures, rollouts)
+    assert await write_output(url, segments, final_lines(writer.lines), failures, rollouts) == 1.0
     assert (tmp_path / "out.jsonl").read_bytes() == before
     assert [path async for path in anyio.Path(tmp_path).glob(".*")] == []
 

@@ -1,5 +1,7 @@
 """The kit's own logic, on servers that are tiny."""
 
+from typing import Any
+
 import anyio
 import anyio.lowlevel
 import pytest
@@ -12,7 +14,7 @@ from orchestrator.conformance.rules_damage import mutations
 from orchestrator.conformance.rules_hooks import odd_calls
 from orchestrator.conformance.shrinking import MAX_TRIES, shrink
 from orchestrator.conformance.subject import Group, document_of, groups_of
-from participants import Case, Conformance, ToolCall
+from participants import Case, Conformance, ResourcesSession, ToolCall, ToolError
 from participants.serving import ConfigError
 from tests.support.planted_servers import (
     PLANTED,
@@ -210,6 +212,35 @@ def test_what_is_no_case_is_refused(wrong: dict[str, object]) -> None:
     """A missing row, an unknown field, calls that are none."""
     with pytest.raises((KeyError, TypeError, ValueError)):
         case_of(wrong)
+
+
+async def test_a_call_of_no_tool_is_told_and_is_no_case() -> None:
+    """A name that is misspelt would be refused each time, and every rule kept by it."""
+    calls = [ToolCall(name="add", arguments={"n": 1}), ToolCall(name="ad", arguments={"n": 1})]
+    cases = Conformance(cases=[Case(row={"start": 1, "goal": 8}, calls=calls)])
+    [rule] = (await check_conformance(Adder, cases, rules=IN_PROCESS[:1])).rules
+    assert (rule.outcome, first_words(rule.steps)) == ("broken", "seed ad")
+    assert rule.said == "there is no tool ad, so that call tries nothing; there are add, peek"
+
+
+class Silent(Adder):
+    """Says nothing of its tools, of which one is not found."""
+
+    def tool_schemas(self) -> list[dict[str, Any]]:
+        return []
+
+    async def call_tool(self, session: ResourcesSession, name: str, arguments: Any) -> Any:
+        if arguments.get("n") == 0:
+            raise ToolError("nothing to add", 404)
+        return await super().call_tool(session, name, arguments)
+
+
+async def test_what_a_tool_does_not_find_is_its_own_refusal() -> None:
+    """Status 404 of a tool that is there, or of a server that does not say what it has, breaks no rule."""
+    calls = [ToolCall(name="add", arguments={"n": 0})]
+    cases = Conformance(cases=[Case(row={"start": 1, "goal": 8}, calls=calls)])
+    [rule] = (await check_conformance(Silent, cases, rules=IN_PROCESS[:1])).rules
+    assert rule.outcome == "kept", rule.said
 
 
 async def test_awaits_are_counted_and_errors_pass() -> None:

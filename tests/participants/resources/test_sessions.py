@@ -301,7 +301,9 @@ async def test_a_call_that_leaves_a_state_that_is_no_json_fails_and_is_undone() 
     server = Careless()
     call = Caller(server)
     await call("/seed_session", {"words": ["a"]})
-    assert "object at" in str(await refused(Code.INTERNAL, call, "/any"))
+    told = str(await refused(Code.INTERNAL, call, "/any"))
+    assert "object at" in told
+    assert "write export_session and import_session" in told
     assert (await server.enter(LIFE)).state.open["s"].state == {"words": ["a"]}
 
 
