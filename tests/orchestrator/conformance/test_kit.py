@@ -220,7 +220,7 @@ async def test_a_call_of_no_tool_is_told_and_is_no_case() -> None:
     cases = Conformance(cases=[Case(row={"start": 1, "goal": 8}, calls=calls)])
     [rule] = (await check_conformance(Adder, cases, rules=IN_PROCESS[:1])).rules
     assert (rule.outcome, first_words(rule.steps)) == ("broken", "seed ad")
-    assert rule.said == "there is no tool ad, so that call tries nothing; there are add, peek"
+    assert rule.said == "there is no tool ad, so that call tries nothing; there are add, look"
 
 
 class Silent(Adder):
