@@ -22,6 +22,10 @@ def serve(
     spec: Annotated[Path | None, typer.Option(help="A JSON file with the same; options here overrule it.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that share the work; 1.")] = None,
     listen: Annotated[str | None, typer.Option(help="HOST:PORT; port 0 takes a free one.")] = None,
+    span: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT,...", help="Of a role on several hosts: all its servers, in one order."),
+    ] = None,
     name: Annotated[str | None, typer.Option(help="The name of the participant; main.")] = None,
     peer: Annotated[
         list[str] | None, typer.Option(metavar="ROLE=URL", help="A server that this one calls; repeatable.")
@@ -40,6 +44,10 @@ def serve(
     ] = None,
     path: Annotated[str | None, typer.Option(help="A folder to import from; without --spec the current one.")] = None,
     shutdown_s: Annotated[float | None, typer.Option(help="How long SIGTERM leaves work in flight; 10.")] = None,
+    otlp: Annotated[str | None, typer.Option(help="Base URL of an OTLP endpoint that telemetry is sent to.")] = None,
+    prometheus: Annotated[
+        bool, typer.Option("--prometheus", help="Serve metrics at /metrics, for Prometheus.")
+    ] = False,
 ) -> None:
     """Serve a participant in one or several processes, until SIGTERM."""
     # Here and not above: no other command waits until the participants are imported.
@@ -55,12 +63,15 @@ def serve(
         "server": server,
         "workers": workers,
         "listen": listen,
+        "span": [one.strip() for one in span.split(",")] if span else None,
         "store": store,
         "single_writer": single_writer or None,
         "capture": capture,
         "token_env": token_env,
         "path": path or (None if spec else os.getcwd()),
         "shutdown_s": shutdown_s,
+        "otlp": otlp,
+        "prometheus": prometheus or None,
     }
     try:
         document = load_document(spec) if spec else {}

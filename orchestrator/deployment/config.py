@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
+from participants.serving.addresses import split_address
 from participants.serving.settings import Seconds, Table
-from participants.serving.spec import MAX_WORKERS, split_address
+from participants.serving.spec import MAX_WORKERS
 
 Mode = Literal["start", "attach", "adopt"]
 MAIN_MODEL = "model.main"

@@ -13,11 +13,11 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
+from participants.serving.addresses import url_at
 from participants.serving.spec import ServerSpec
 
 from .failures import CannotBe, NotUp, writing
 from .plan import program_of
-from .ports import url_of
 from .processes import Process, kill_marked, launch
 from .state import ServerState, replace_file, write_state
 
@@ -126,7 +126,7 @@ class Crew:
             self._adopted.discard(role)
             self._states[role] = ServerState(
                 role=role,
-                url=url_of(spec.listen),
+                url=url_at(spec.listen),
                 listen=spec.listen,
                 pid=process.pid,
                 started=process.started,

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 import anyio.to_thread
 
+from participants.serving.addresses import url_at
 from participants.serving.settings import secret
 from participants.serving.spec import ServerSpec
 
@@ -37,7 +38,7 @@ from .crew import Crew, RunningServer, Tell
 from .failures import DeploymentError, FolderTaken, NoFleet, NotAnswering, NotOurs, writing
 from .lock import FolderLock
 from .plan import TOKEN_ENV, Plan, addresses, elsewhere, make_plan, roles_of, same_programs
-from .ports import Ports, url_of
+from .ports import Ports
 from .processes import Process, hold, kill_marked
 from .state import FleetState, boot_id, kept_token, make_token, read_state
 
@@ -219,7 +220,7 @@ class Deployment:
 
     def _make_plan(self, listens: Mapping[str, str]) -> Plan:
         """`listens` is role to address of the servers that are to run here."""
-        urls = {role: url_of(listen) for role, listen in listens.items()} | elsewhere(self._config, self._table)
+        urls = {role: url_at(listen) for role, listen in listens.items()} | elsewhere(self._config, self._table)
         return make_plan(self._config, self._table, listens, urls, str(self._path) if self._path else None)
 
     async def _start_missing(self, wanted: Mapping[str, str]) -> None:

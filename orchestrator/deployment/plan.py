@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from participants.serving.spec import ServerSpec, parse_spec, split_address
+from participants.serving.addresses import split_address
+from participants.serving.spec import ServerSpec, parse_spec
 
 from .config import MAIN_MODEL, ROLES, FleetTable
 from .state import FleetState

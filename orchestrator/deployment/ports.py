@@ -15,7 +15,7 @@ import time
 import anyio
 import anyio.to_thread
 
-from participants.serving.spec import split_address
+from participants.serving.addresses import join_address, split_address
 
 from .failures import PortTaken
 
@@ -45,7 +45,7 @@ class Ports:
             else:
                 self.release(role)
                 self._kept[role] = kept
-                return address(host, kept.getsockname()[1])
+                return join_address(host, kept.getsockname()[1])
 
     def release(self, role: str) -> None:
         """Keep the port of a role no longer."""
@@ -68,13 +68,3 @@ def _bind(host: str, port: int) -> socket.socket:
         kept.close()
         raise OSError(error.errno, os.strerror(error.errno or 0)) from error
     return kept
-
-
-def address(host: str, port: int) -> str:
-    """`host:port`, with brackets around an IPv6 host."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def url_of(listen: str) -> str:
-    """Where callers reach a server that listens there."""
-    return f"http://{address(*split_address(listen))}"

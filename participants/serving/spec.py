@@ -10,26 +10,16 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from store import InvalidName, ProcessName
 
+from .addresses import check_span, place_in, split_address
 from .model_settings import ModelSettings
 from .settings import ConfigError, JSONTable, Seconds, Table, problem_of
 
 Kind = Literal["environment", "agent", "model", "resources"]
 MAX_WORKERS = 256
-_ANY = ("0.0.0.0", "::")
 _NEEDS = {"environment": "agent", "agent": "model"}
 """Of which kind each one needs exactly one peer."""
 _CALLS = {"environment": ("agent", "resources"), "agent": ("model", "resources"), "resources": ("model",)}
 """Which kinds each one may call; a model server calls nobody."""
-
-
-def split_address(text: str) -> tuple[str, int]:
-    """Host and port of `host:port`, `[host]:port` for IPv6; port 0 takes a free one. Raises ValueError."""
-    parts = urlsplit(f"//{text}")
-    if not parts.hostname or parts.port is None or parts.path or "@" in text:
-        raise ValueError(f"{text!r} is no host:port, such as 127.0.0.1:8000; port 0 takes a free one")
-    if parts.hostname in _ANY:
-        raise ValueError(f"{text!r} is no address to be called at; name the one at which others reach this host")
-    return parts.hostname, parts.port
 
 
 def _address(text: str) -> str:
@@ -56,6 +46,10 @@ class ServerSpec(Table):
     workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] = 1
     listen: Annotated[str, AfterValidator(_address)] = "127.0.0.1:0"
     """Where anybody may call; each worker listens on a port of its own at the same host besides."""
+    span: tuple[str, ...] = ()
+    """Of a role that is served on several hosts: `host:port` of each of its servers, this one too, in the order of all.
+
+    Each of them has as many workers, and they are numbered through (see `addresses`)."""
     peers: dict[str, Annotated[str, AfterValidator(_url)]] = Field(default_factory=dict)
     """Role (`<kind>.<name>`) to URL of the servers that this one calls."""
     store: str | None = None
@@ -72,6 +66,10 @@ class ServerSpec(Table):
     """Of an agent: which API its model speaks, for a class that takes it."""
     shutdown_s: Seconds = 10.0
     """How long SIGTERM leaves work in flight and sessions that close."""
+    otlp: Annotated[str, AfterValidator(_url)] | None = None
+    """Base URL of an endpoint that telemetry is sent to."""
+    prometheus: bool = False
+    """Whether the server has a page of metrics."""
     path: str | None = None
     """A folder to import from before any other."""
 
@@ -80,12 +78,20 @@ class ServerSpec(Table):
         """`<kind>.<name>`, as peers call it."""
         return f"{self.kind}.{self.name}"
 
+    @property
+    def first_worker(self) -> int:
+        """The number of the first worker of this server among those of its role."""
+        return place_in(self.span, self.listen) * self.workers if self.span else 0
+
     @model_validator(mode="after")
     def _is_one(self) -> Self:
         try:
             ProcessName(self.kind, self.name, "w0")
         except InvalidName as error:
             raise ValueError(str(error)) from error
+        if self.span:
+            check_span(self.span, self.workers)
+            place_in(self.span, self.listen)
         self._check_server()
         self._check_peers()
         if self.store is not None and self.token_env is None:

@@ -24,6 +24,7 @@ import gc
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -32,6 +33,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from .addresses import join_address, split_address, worker_port, worker_urls
 from .board import Board
 from .ears import Ears
 from .forked import BUG, FINE, REFUSED, be_worker
@@ -39,7 +41,7 @@ from .holders import check_spec
 from .logs import start_logs, tell
 from .settings import ConfigError
 from .sockets import bind, url_of
-from .spec import ServerSpec, split_address
+from .spec import ServerSpec
 from .worker import Seat
 
 READY = "ready: "
@@ -139,13 +141,19 @@ def _keep_stdout() -> int:
 def _seats(spec: ServerSpec, stack: contextlib.ExitStack) -> list[Seat]:
     """With the public socket, and a private one each at the same host. Raises ConfigError."""
     host, port = split_address(spec.listen)
+    public = _listening(spec, host, port, stack)
+    wanted = [worker_port(port, k) if spec.span else 0 for k in range(spec.workers)]
+    privates = [_listening(spec, host, at, stack) for at in wanted]
+    urls = worker_urls(spec.span, spec.workers) if spec.span else tuple(map(url_of, privates))
+    return [Seat(spec.first_worker + k, urls, public, private) for k, private in enumerate(privates)]
+
+
+def _listening(spec: ServerSpec, host: str, port: int, stack: contextlib.ExitStack) -> socket.socket:
     try:
-        public = stack.enter_context(bind(host, port))
-        privates = [stack.enter_context(bind(host, 0)) for _ in range(spec.workers)]
+        return stack.enter_context(bind(host, port))
     except OSError as error:
-        raise ConfigError(f"{spec.role}: cannot listen on {spec.listen}: {error.strerror or error}") from error
-    urls = tuple(map(url_of, privates))
-    return [Seat(number, urls, public, private) for number, private in enumerate(privates)]
+        where = join_address(host, port)
+        raise ConfigError(f"{spec.role}: cannot listen on {where}: {error.strerror or error}") from error
 
 
 class _Supervisor:
@@ -154,7 +162,7 @@ class _Supervisor:
         self._stdout = stdout
         self._ears = ears
         self._workers = [_Worker(seat) for seat in seats]
-        self._board = Board(len(seats))
+        self._board = Board(len(seats), spec.first_worker)
         self._stage = Stage.STARTING
         self._kill_at: float | None = None
         self._code = FINE
@@ -215,7 +223,8 @@ class _Supervisor:
     def _tell_ready(self) -> None:
         seat = self._workers[0].seat
         url = url_of(seat.public)
-        tell("ready", url=url, workers=seat.urls)
+        own = [seat.urls[worker.seat.number] for worker in self._workers]
+        tell("ready", url=url, workers=own)
         with contextlib.suppress(OSError):
             os.write(self._stdout, f"{READY}{url}\n".encode())
 

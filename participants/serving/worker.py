@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+import aiohttp
 import anyio
 from starlette.types import ASGIApp
 
@@ -26,6 +27,10 @@ from ..mcp_http import MCP_PATH, McpTools, mcp_installed
 from ..model import ModelServer
 from ..plane import ControlPlane
 from ..resources import ResourcesServer
+from ..telemetry.collected import Collected
+from ..telemetry.otel import Identity
+from ..telemetry.prometheus import Metrics
+from ..telemetry.starting import telemetry
 from .app import about_of, worker_app
 from .board import Board, Stage
 from .holders import Participant, open_holder
@@ -43,14 +48,15 @@ class Seat:
     """The place of one worker, which a replacement takes over as it is."""
 
     number: int
+    """Among the workers of the role, on whichever hosts they are."""
     urls: tuple[str, ...]
-    """The private URL of each worker of the server."""
+    """The private URL of each worker of the role."""
     public: socket.socket
     private: socket.socket
 
     @property
     def process(self) -> str:
-        """The name of the process within the server."""
+        """The name of the process, which no other one of the role has."""
         return f"w{self.number}"
 
 
@@ -88,6 +94,8 @@ async def _opened(spec: ServerSpec, seat: Seat, board: Board) -> AsyncIterator[t
     """The app, with all that it needs running, and the incarnation."""
     token = secret(spec.token_env)
     async with AsyncExitStack() as stack:
+        identity = Identity(spec.role, seat.process)
+        collected = await stack.enter_async_context(telemetry(spec.otlp, spec.prometheus, identity))
         channels = await stack.enter_async_context(Channels())
         peers = {role: channels.peer(url, role) for role, url in spec.peers.items()}
         store = await _open_store(stack, spec) if token else None
@@ -110,8 +118,19 @@ async def _opened(spec: ServerSpec, seat: Seat, board: Board) -> AsyncIterator[t
             control=control,
             ledger=ledger,
             mcp=mcp,
+            metrics=await _metrics(stack, spec, seat, collected),
         )
         yield app, incarnation
+
+
+async def _metrics(stack: AsyncExitStack, spec: ServerSpec, seat: Seat, collected: Collected | None) -> Metrics | None:
+    """The pages of metrics, where there are any; they show all workers of this server, and none of another host's."""
+    if collected is None or not spec.prometheus:
+        return None
+    own = range(spec.first_worker, spec.first_worker + spec.workers)
+    others = {f"w{number}": seat.urls[number] for number in own if number != seat.number}
+    session = await stack.enter_async_context(aiohttp.ClientSession()) if others else None
+    return Metrics(spec.role, seat.process, collected.snapshot, others, session)
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .nursery import Forked, nursery
+from .nursery import Forked, Nursery, nursery
 from .processes import free_port, program
 from .waiting import until
 
@@ -34,13 +34,17 @@ class Server:
     port: int = field(default_factory=free_port)
     forked: bool = False
     """By the nursery, which is quick; else the installed script is started."""
+    host: str = "127.0.0.1"
+    """The address that it listens at."""
+    nursery: Nursery | None = None
+    """That of its host; the one of this process if there is none."""
     starts: int = 0
     process: subprocess.Popen[bytes] | Forked | None = None
 
     @property
     def url(self) -> str:
         """Where it listens; a restart keeps it."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def log(self) -> Path:
@@ -55,14 +59,14 @@ class Server:
         """Start it, and do not wait."""
         self.starts += 1
         kind, _, name = self.role.partition(".")
-        spec = {"kind": kind, "name": name, "listen": f"127.0.0.1:{self.port}", "path": str(ROOT), **self.spec}
+        spec = {"kind": kind, "name": name, "listen": f"{self.host}:{self.port}", "path": str(ROOT), **self.spec}
         path = self.folder / f"{self.role}.json"
         path.write_text(json.dumps(spec))
         arguments = ["serve", "--spec", str(path)]
         environment = {**os.environ, "PYTHONWARNINGS": "default", **self.environment}
         if self.forked:
             places = {"out": self._out, "err": self.log, "folder": self.folder}
-            self.process = nursery().fork(arguments, environment=environment, **places)
+            self.process = (self.nursery or nursery()).fork(arguments, environment=environment, **places)
             return
         command = [str(program("midflight")), *arguments]
         with self._out.open("wb") as stdout, self.log.open("ab") as stderr:

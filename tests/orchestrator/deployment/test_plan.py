@@ -15,9 +15,9 @@ from orchestrator.deployment.plan import (
     roles_of,
     same_programs,
 )
-from orchestrator.deployment.ports import url_of
 from orchestrator.deployment.state import FleetState, ServerState
 from participants.serving import ConfigError, ServerSpec
+from participants.serving.addresses import url_at
 
 from .files import ROLES, load
 
@@ -29,7 +29,7 @@ LISTENS = {role: f"127.0.0.1:{7001 + number}" for number, role in enumerate(ROLE
 def planned(config: Participants, listens: dict[str, str] = LISTENS, path: str | None = None) -> Plan:
     """The plan for these addresses."""
     assert config.fleet is not None
-    urls = {role: url_of(listen) for role, listen in listens.items()} | elsewhere(config, config.fleet)
+    urls = {role: url_at(listen) for role, listen in listens.items()} | elsewhere(config, config.fleet)
     return make_plan(config, config.fleet, listens, urls, path)
 
 
@@ -37,7 +37,7 @@ def state_of(spec: ServerSpec, program: str | None = None) -> ServerState:
     """A server that was started from a spec."""
     return ServerState(
         role=spec.role,
-        url=url_of(spec.listen),
+        url=url_at(spec.listen),
         listen=spec.listen,
         pid=1,
         started=1,

@@ -10,10 +10,10 @@ import pytest
 
 from orchestrator.deployment import BadState, PortTaken
 from orchestrator.deployment.lock import FolderLock
-from orchestrator.deployment.ports import Ports, url_of
+from orchestrator.deployment.ports import Ports
 from orchestrator.deployment.standing import LogReader, told_of
 from orchestrator.deployment.state import STATE, TOKEN, ServerState, kept_token, make_token, read_state, write_state
-from participants.serving.spec import split_address
+from participants.serving.addresses import split_address, url_at
 
 SERVER = ServerState(
     role="agent.main",
@@ -121,7 +121,7 @@ async def test_a_port_where_somebody_listens_is_refused_before_anything_starts()
 @pytest.mark.parametrize("listen", ["127.0.0.1:7001", "[::1]:7001", "somewhere:7001"])
 def test_a_server_is_called_where_it_listens(listen: str) -> None:
     """Brackets of IPv6 stay."""
-    assert url_of(listen) == f"http://{listen}"
+    assert url_at(listen) == f"http://{listen}"
 
 
 def test_no_token_is_in_a_state() -> None:

@@ -11,8 +11,9 @@ import pytest
 from participants import HttpPeer, Peer
 from participants.servers.counter import CounterServer
 from participants.serving import ConfigError, ServerSpec, parse_spec
+from participants.serving.addresses import split_address
 from participants.serving.holders import check_spec, open_holder
-from participants.serving.spec import load_document, split_address
+from participants.serving.spec import load_document
 
 pytestmark = pytest.mark.unit
 
