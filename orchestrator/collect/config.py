@@ -25,6 +25,7 @@ from participants.serving.settings import (
 from store import InvalidName, ProcessName
 
 from ..deployment.config import MAIN_MODEL, FleetTable, check_roles
+from .telemetry import TelemetryTable
 
 
 class OtherRun(ConfigError):
@@ -208,6 +209,7 @@ class Participants(Table):
     checkpoint: CheckpointTable = CheckpointTable()
     capture: CaptureTable | None = None
     fleet: FleetTable | None = None
+    telemetry: TelemetryTable | None = None
 
     @field_validator("models")
     @classmethod

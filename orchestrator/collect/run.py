@@ -38,6 +38,7 @@ from .segments import ROWS_ONLY, Segments, open_segments
 from .servers import ServedWorlds
 from .start import check_run, refuse_lost_store
 from .summary import Options, Summary
+from .telemetry import recording
 from .world import Worlds
 
 KILL_S = 10.0
@@ -71,6 +72,7 @@ async def collect(
         async with bare_errors(), AsyncExitStack() as stack:
             _check_fleet(config)
             check_parameters(config)
+            await stack.enter_async_context(recording(config.telemetry))
             rollouts = await anyio.to_thread.run_sync(load_rollouts, config)
             fields = await anyio.to_thread.run_sync(fingerprint, config, rollouts)
             await anyio.to_thread.run_sync(check_places, config, options.file)

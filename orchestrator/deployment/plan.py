@@ -47,7 +47,7 @@ def spec_of(
     """
     kind, _, name = role.partition(".")
     server = table.server(role)
-    checkpoint = config.checkpoint
+    checkpoint, telemetry = config.checkpoint, config.telemetry
     facts: dict[str, Any] = {
         "kind": kind,
         "name": name,
@@ -59,6 +59,8 @@ def spec_of(
         "single_writer": checkpoint.single_writer,
         "token_env": table.token_env or TOKEN_ENV,
         "shutdown_s": table.shutdown_s * _PART,
+        "otlp": telemetry.otlp if telemetry else None,
+        "prometheus": telemetry is not None and telemetry.prometheus is not None,
         "path": path,
     }
     return parse_spec(facts | _own(config, role), role)

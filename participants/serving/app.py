@@ -5,6 +5,8 @@
 /midflight/v1/workers                  the private URL of each worker, in order
 /midflight/v1/channel                  many data calls over one connection
 /mcp                                   the tools of a resources server over MCP
+/metrics                               what all workers have counted, where that is asked for; else 404, and how to
+/midflight/v1/metrics                  what this one has counted
 /  /health  /healthz  /livez           200 while the process answers
 /readyz                                200 while every worker serves, else 503
 GET of anything but /v1/models         404
@@ -30,6 +32,7 @@ from ..mcp_http import MCP_PATH
 from ..model import MODELS
 from ..peer import ERROR_HEADER
 from ..plane import ControlPlane
+from ..telemetry.prometheus import METRICS_PATH, Metrics
 from .board import Board, Stage
 from .spec import ServerSpec
 
@@ -48,6 +51,7 @@ def worker_app(
     control: tuple[ControlPlane, str] | None,
     ledger: Ledger | None = None,
     mcp: ASGIApp | None = None,
+    metrics: Metrics | None = None,
 ) -> Starlette:
     """The app. `about` goes into the health document; `control` is the control plane with its token."""
     routes: list[BaseRoute] = []
@@ -61,6 +65,8 @@ def worker_app(
         routes += [Route(f"{prefix}/{{path:path}}", missing) for prefix in (CONTROL_PREFIX, LEDGER_PREFIX)]
     routes += [workers_route(handler.role, urls), channel_route(handler)]
     routes.extend(_health(about, board, number))
+    no_metrics = Route(METRICS_PATH, _missing("this server has no metrics: it was started without --prometheus"))
+    routes += [no_metrics] if metrics is None else metrics.routes()
     data = data_app(handler)
     if handler.role.startswith("model."):
         routes += [Route(path, data, methods=["GET"]) for path in (MODELS, f"{LIFE_PATHS}{MODELS}")]

@@ -12,11 +12,12 @@ from ..environment import EnvironmentServer
 from ..model import ModelServer
 from ..resources import ResourcesServer
 from ..simple_agent import SimpleAgent
+from ..telemetry.starting import MissingExtra, import_exporters
 from .endpoint import Endpoint
 from .loading import find_class, make, make_agent, make_resources
 from .logs import tell
 from .model_settings import ModelSettings, make_model_server
-from .settings import secret
+from .settings import ConfigError, secret
 from .spec import ServerSpec
 
 Participant = EnvironmentServer | Agent | ModelServer | ResourcesServer
@@ -32,6 +33,10 @@ _SHIPPED: Mapping[str, _Class] = {"environment": EnvironmentServer, "agent": Sim
 def check_spec(spec: ServerSpec) -> None:
     """Import all that the server needs, and look for its secrets. Raises ConfigError."""
     _class_of(spec)
+    try:
+        import_exporters(spec.otlp, prometheus=spec.prometheus)
+    except MissingExtra as error:
+        raise ConfigError(f"{spec.role}: {error}") from error
     secret(spec.token_env)
     if spec.model is not None:
         secret(spec.model.api_key_env)

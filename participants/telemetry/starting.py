@@ -1,0 +1,71 @@
+"""Turning telemetry on in one process, as its configuration says, and off again at its end.
+
+In a process that forks, this comes after the fork: threads of its parent do not run in a child.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from importlib import import_module
+
+import anyio
+import anyio.to_thread
+
+from .collected import Collected
+from .hook import install, uninstall
+from .otel import Identity, OtelExporter, open_exporters
+
+DRAIN_S = 1.0
+"""For what is queued when the process ends."""
+_NEEDS = {
+    "otlp": ("otel", ("opentelemetry.exporter.otlp.proto.http.trace_exporter", "opentelemetry.sdk.metrics.export")),
+    "prometheus": ("prometheus", ("prometheus_client.exposition",)),
+}
+"""What each key of the configuration imports, and the extra that brings it."""
+
+
+class MissingExtra(Exception):
+    """Telemetry was asked for, and the library for it is not installed."""
+
+    def __init__(self, key: str, extra: str) -> None:
+        told = f"pip install 'midflight[{extra}]', or in a checkout pip install -e '.[{extra}]'"
+        super().__init__(f"{key} needs a library that is not installed. Install the extra {extra}: {told}")
+
+
+def import_exporters(otlp: str | None, prometheus: bool) -> None:
+    """Import what the exporters need, once for all processes that are forked later. Raises MissingExtra."""
+    for key, wanted in (("otlp", otlp), ("prometheus", prometheus)):
+        extra, modules = _NEEDS[key]
+        try:
+            for module in modules if wanted else ():
+                import_module(module)
+        except ImportError as error:
+            raise MissingExtra(key, extra) from error
+
+
+@asynccontextmanager
+async def telemetry(otlp: str | None, prometheus: bool, identity: Identity) -> AsyncIterator[Collected | None]:
+    """Record while the block runs; gives what is collected, or None where neither is asked for.
+
+    `otlp` is the base URL of an endpoint; `prometheus` whether somebody is going to ask for pages.
+    """
+    if otlp is None and not prometheus:
+        yield None
+        return
+    collected = Collected()
+    exporter = None
+    if otlp is not None:
+        exporter = OtelExporter(partial(open_exporters, otlp, identity), collected.snapshot, otlp)
+        collected.on_span = exporter.put
+    install(collected)
+    try:
+        yield collected
+    finally:
+        with anyio.CancelScope(shield=True):  # Its two waits have limits of their own.
+            await anyio.to_thread.run_sync(_close, collected, exporter)
+
+
+def _close(collected: Collected, exporter: OtelExporter | None) -> None:
+    uninstall(collected, timeout_s=DRAIN_S)
+    if exporter is not None:
+        exporter.close()
