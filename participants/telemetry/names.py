@@ -52,6 +52,8 @@ PARK = "midflight.participant.prepare.park"
 PIN = "midflight.participant.commit.pin"
 WRITE_PARTS = "midflight.participant.commit.parts"
 WRITE_MANIFEST = "midflight.participant.commit.manifest"
+WRITE_STAGES = {"parts": WRITE_PARTS, "manifest": WRITE_MANIFEST}
+"""The stages of a commit, as the store calls them."""
 OPEN = "midflight.participant.stage.open"
 VERIFY = "midflight.participant.stage.verify"
 READ = "midflight.participant.stage.read"
@@ -87,6 +89,8 @@ TOKENS_AT_RISK = "midflight.tokens.at_risk"
 CHECKPOINTS_BLOCKED = "midflight.checkpoint.blocked"
 HEAD_EPOCH = "midflight.head.epoch"
 HEAD_ROUND = "midflight.head.round"
+SERVER_WORKERS = "midflight.server.workers"
+SERVER_WORKERS_MISSING = "midflight.server.workers_missing"
 
 # The values of labels
 
@@ -389,6 +393,13 @@ METRICS: tuple[Instrument, ...] = (
     _metric(CHECKPOINTS_BLOCKED, "gauge", "{checkpoint}", "Checkpoints in a row that blockers have prevented."),
     _metric(HEAD_EPOCH, "gauge", "1", "The epoch of the head, the checkpoint that a restore would take; 0 for none."),
     _metric(HEAD_ROUND, "gauge", "1", "The k of the head: it is checkpoint `<epoch>.<k>`; 0 for none."),
+    _metric(SERVER_WORKERS, "gauge", "{process}", "Of a server's page for Prometheus: how many workers it has."),
+    _metric(
+        SERVER_WORKERS_MISSING,
+        "gauge",
+        "{process}",
+        "Of a server's page for Prometheus: how many workers did not answer in time, and so are not on it.",
+    ),
 )
 
 TABLE: tuple[Instrument, ...] = (*SPANS, *METRICS)

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from .collected import Distribution, Labels, Snapshot, bounds_of
-from .names import TABLE, Instrument
+from .names import SERVER_WORKERS, SERVER_WORKERS_MISSING, TABLE, Instrument
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -29,8 +29,6 @@ OWN_METRICS_PATH = "/midflight/v1/metrics"
 ASK_S = 2.0
 """How long a page waits for a worker: Prometheus gives up after ten seconds unless it is told otherwise."""
 MAX_SNAPSHOT_BYTES = 4_000_000
-WORKERS, MISSING = "midflight.server.workers", "midflight.server.workers_missing"
-"""Gauges of the page itself."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -61,7 +59,7 @@ def _families(page: Page) -> "Iterator[Metric]":
     """In the order of the table; what nobody has counted yet is left out."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-    about = {WORKERS: len(page.processes) + page.missing, MISSING: page.missing}
+    about = {SERVER_WORKERS: len(page.processes) + page.missing, SERVER_WORKERS_MISSING: page.missing}
     for instrument in TABLE:
         name, means = instrument.prometheus, instrument.means
         if instrument.name in about:
