@@ -10,6 +10,7 @@ The controller's duties:
 """
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -33,8 +34,11 @@ from participants import (
     Retired,
     Stage,
     Sum,
+    telemetry,
 )
-from store import CheckpointId, Life, Ref
+from participants.telemetry import Attribute, names
+from participants.telemetry.operations import controlled
+from store import CheckpointId, Controller, Draft, Life, Ref
 
 from .errors import (
     CommitFailed,
@@ -82,11 +86,16 @@ async def prepare(fleet: Fleet, round_: CheckpointId, *, timeout_s: float, lease
     failed or hung. Whatever it raises, and where it is cancelled, every participant was told to abort.
     """
     check_seconds(timeout_s=timeout_s, lease_s=lease_s)
-    try:
-        return await _prepare(fleet, round_, timeout_s, lease_s)
-    except BaseException:
-        await _abort_quietly(fleet, round_)
-        raise
+    with controlled("prepare", round=str(round_)) as found:
+        try:
+            standstill = await _prepare(fleet, round_, timeout_s, lease_s)
+        except BaseException:
+            await _abort_quietly(fleet, round_)
+            raise
+        found.outcome = "ok" if standstill.prepared else "blocked"
+        counts = {"blockers": standstill.blocker_count, "restarts": len(standstill.restarts)}
+        found.set(prepared=standstill.prepared, **counts)
+        return standstill
 
 
 async def _prepare(fleet: Fleet, round_: CheckpointId, timeout_s: float, lease_s: float) -> Standstill:
@@ -100,8 +109,12 @@ async def _prepare(fleet: Fleet, round_: CheckpointId, timeout_s: float, lease_s
         def message(member: Member, left: float = left) -> Prepare:
             return Prepare(**fleet.envelope(member), round=round_, timeout_s=left, lease_s=lease_s)
 
-        outcomes = await ask_all(fleet.of_kind(kind), message, Prepared, timeout_s=left + GRACE_S)
-        for answer in _all_or(PrepareFailed, outcomes):
+        members = fleet.of_kind(kind)
+        with telemetry.span(names.PREPARE_KIND, kind=kind, members=len(members)) as span:
+            answers = _all_or(PrepareFailed, await ask_all(members, message, Prepared, timeout_s=left + GRACE_S))
+            span.set("blockers", sum(answer.blocker_count for answer in answers))
+            span.set("restarts", sum(len(answer.restarts) for answer in answers))
+        for answer in answers:
             blockers.extend(answer.blockers)
             restarts.update(answer.restarts)
             count += answer.blocker_count
@@ -128,9 +141,11 @@ async def commit(
     def message(member: Member) -> Commit:
         return Commit(**fleet.envelope(member), round=round_, parent=parent, **lives)
 
-    outcomes = await ask_all(fleet.members, message, Committed, timeout_s=timeout_s)
-    answers = _all_or(CommitFailed, outcomes)
-    check_tallies(fleet, answers)
+    with controlled("commit", round=str(round_), rollouts=len(scope)) as found:
+        outcomes = await ask_all(fleet.members, message, Committed, timeout_s=timeout_s)
+        answers = _all_or(CommitFailed, outcomes)
+        check_tallies(fleet, answers)
+        found.set(records=sum(a.manifest.records for a in answers), bytes=sum(a.bytes_written for a in answers))
     return answers
 
 
@@ -159,17 +174,31 @@ async def renew(fleet: Fleet, round_: CheckpointId, *, lease_s: float) -> None:
     def message(member: Member) -> Renew:
         return Renew(**fleet.envelope(member), round=round_, lease_s=lease_s)
 
-    _all_or(RenewFailed, await ask_all(fleet.members, message, Renewed))
+    with controlled("renew", round=str(round_)):
+        _all_or(RenewFailed, await ask_all(fleet.members, message, Renewed))
+
+
+async def publish(controller: Controller, draft: Draft, *, timeout_s: float) -> Ref:
+    """Make the checkpoint exist; raises as `Controller.publish`, and may be repeated with the same draft like that."""
+    facts = {"rollouts": len(draft.scope), "participants": len(draft.participants)}
+    with controlled("publish", round=str(draft.checkpoint), **facts):
+        return await controller.publish(draft, timeout_s=timeout_s, stage=_publish_stage)
+
+
+def _publish_stage(what: str) -> AbstractContextManager[object]:
+    return telemetry.span(names.PUBLISH_STAGES[what])
 
 
 async def resume(fleet: Fleet, round_: CheckpointId) -> None:
     """Reopen admission everywhere, kind after kind. Raises ControlFailed after having tried all."""
-    await _end(fleet, round_, Resume)
+    with controlled("resume", round=str(round_)):
+        await _end(fleet, round_, Resume)
 
 
 async def abort(fleet: Fleet, round_: CheckpointId) -> None:
     """Cancel the round's work everywhere. Raises ControlFailed after having tried all."""
-    await _end(fleet, round_, Abort)
+    with controlled("abort", round=str(round_)):
+        await _end(fleet, round_, Abort)
 
 
 async def restore(
@@ -191,13 +220,16 @@ async def restore(
     def activate(member: Member) -> Activate:
         return Activate(**fleet.envelope(member), round=round_)
 
-    steps: list[Callable[[Member], Message]] = [stage, activate]
-    try:
-        for step in steps:
-            _all_or(RestoreFailed, await ask_all(fleet.members, step, Done, timeout_s=_left(deadline)))
-    except BaseException:
-        await _abort_quietly(fleet, round_)
-        raise
+    steps: dict[str, Callable[[Member], Message]] = {names.RESTORE_STAGE: stage, names.RESTORE_ACTIVATE: activate}
+    facts: dict[str, Attribute] = {"checkpoint": str(checkpoint.checkpoint), "rollouts": len(lives)}
+    with controlled("restore", round=str(round_), **facts):
+        try:
+            for name, step in steps.items():
+                with telemetry.span(name):
+                    _all_or(RestoreFailed, await ask_all(fleet.members, step, Done, timeout_s=_left(deadline)))
+        except BaseException:
+            await _abort_quietly(fleet, round_)
+            raise
 
 
 async def retire(fleet: Fleet, lives: Sequence[Life], *, timeout_s: float) -> frozenset[Life]:
@@ -206,6 +238,13 @@ async def retire(fleet: Fleet, lives: Sequence[Life], *, timeout_s: float) -> fr
     One deadline for all kinds; also those that come after it are told, and fence what does not stop at once.
     """
     check_seconds(timeout_s=timeout_s)
+    with controlled("retire", lives=len(lives)) as found:
+        not_stopped = await _retire(fleet, lives, timeout_s)
+        found.set(not_stopped=len(not_stopped))
+        return not_stopped
+
+
+async def _retire(fleet: Fleet, lives: Sequence[Life], timeout_s: float) -> frozenset[Life]:
     not_stopped: set[Life] = set()
     deadline = anyio.current_time() + timeout_s
     for kinds in (("environment",), ("agent",), ("model", "resources")):

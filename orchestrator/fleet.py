@@ -11,10 +11,12 @@ from typing import Any, Generic, TypeVar
 import anyio
 from pydantic import BaseModel, ValidationError
 
-from participants import Adopt, Adopted, Capabilities, Code, Floor, Message, ParticipantError
+from participants import Adopt, Adopted, Capabilities, Code, Floor, Message, ParticipantError, telemetry
+from participants.telemetry import names
+from participants.telemetry.operations import controlled
 
 from .errors import ControlFailed
-from .links import Link
+from .links import NAMES, Link
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
@@ -146,7 +148,7 @@ async def ask_all(
 
     async def ask(position: int, member: Member) -> None:
         try:
-            outcomes[position] = Outcome(member, await member.link.send(message(member), answer), None)
+            outcomes[position] = Outcome(member, await _asked(member, message(member), answer), None)
         except ValidationError as error:
             outcomes[position] = Outcome(member, None, _translated(error))
         except Exception as error:  # A bad participant is data: whatever it raised is reported, by name.
@@ -157,6 +159,13 @@ async def ask_all(
             for position, member in enumerate(members):
                 group.start_soon(ask, position, member)
     return outcomes
+
+
+async def _asked(member: Member, message: Message, answer: type[Answer]) -> Answer:
+    c = member.capabilities
+    who = {"participant": f"{c.kind}.{c.name}", "process": c.process}
+    with telemetry.span(names.CALL, operation=NAMES[type(message)], **who):
+        return await member.link.send(message, answer)
 
 
 def _translated(error: ValidationError) -> ParticipantError:
@@ -189,7 +198,8 @@ async def adopt(fleet: Fleet, epoch: int, floor: Floor | None = None) -> tuple[F
     def message(member: Member) -> Adopt:
         return Adopt(**lifted.envelope(member))
 
-    outcomes = await ask_all(fleet.members, message, Adopted)
-    if failures := failures_of(outcomes):
-        raise ControlFailed(failures)
+    with controlled("adopt", epoch=epoch, members=len(fleet.members)):
+        outcomes = await ask_all(fleet.members, message, Adopted)
+        if failures := failures_of(outcomes):
+            raise ControlFailed(failures)
     return lifted, {o.member.name: o.answer for o in outcomes if o.answer is not None}

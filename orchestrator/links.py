@@ -19,6 +19,9 @@ from participants import (
     Status,
 )
 from participants.plane import MAX_REPORTED_BLOCKERS
+from participants.telemetry import HEADER as TRACE_HEADER
+from participants.telemetry import traceparent
+from participants.telemetry.operations import operated
 from participants.wire import BEAT_S, RESULTS, Results
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -92,7 +95,7 @@ class LocalLink:
 
     async def send(self, message: Message, answer: type[Answer]) -> Answer:
         """One control operation."""
-        result = await getattr(self._plane, NAMES[type(message)])(message)
+        result = await operated(self._plane, NAMES[type(message)], message)
         if not isinstance(result, answer):
             raise TypeError(f"{NAMES[type(message)]} does not answer {answer.__name__}")
         return result
@@ -141,8 +144,10 @@ class HttpLink:
         return await self._request("POST", NAMES[type(message)], message.model_dump_json(), answer)
 
     async def _request(self, method: str, operation: str, body: str | None, answer: type[Answer]) -> Answer:
+        trace = traceparent()
+        headers = {TRACE_HEADER: trace} if trace else None
         try:
-            response = await self._client.request(method, f"{self._url}/{operation}", content=body)
+            response = await self._client.request(method, f"{self._url}/{operation}", content=body, headers=headers)
         except httpx.HTTPError as error:
             raise NoAnswer(f"{self._url}/{operation}", error) from error
         if not response.is_success:

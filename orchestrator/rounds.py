@@ -9,16 +9,19 @@ exists once the block is left without an error. An exception in the block, or an
 round: everyone works on, and earlier checkpoints are intact.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 
+from participants import telemetry
+from participants.telemetry import Attribute, names
+from participants.telemetry.operations import controlled
 from store import CheckpointId, Controller, Draft, External, Life, ParticipantRef, Ref, Segment
 
-from .coordination import Standstill, abort, commit, prepare, renew, resume
+from .coordination import Standstill, abort, commit, prepare, publish, renew, resume
 from .errors import ControlFailed, CoordinationError
 from .fleet import Fleet
 
@@ -56,6 +59,9 @@ class Round:
     parent: Ref | None
     scope: Sequence[Life] | None = None
     taken: dict[str, Any] = field(default_factory=dict)
+    delivered: Sequence[Life] = ()
+    drafted: Draft | None = None
+    """Set before it is published: what to publish again where nobody knows whether it was."""
     published: Ref | None = None
     """Set once the checkpoint exists."""
     held_s: float = 0.0
@@ -69,16 +75,21 @@ class Round:
         scope: Sequence[Life],
         restarts: Sequence[Life] = (),
         dropped: Mapping[Life, str] | None = None,
+        delivered: Sequence[Life] = (),
         state: Any = None,
-        externals: Sequence[External] = (),
+        externals: Sequence[External] | Callable[[], Awaitable[Sequence[External]]] = (),
         output: Sequence[Segment] = (),
         fingerprint: Mapping[str, str] | None = None,
         tags: Sequence[str] = (),
     ) -> None:
         """Say what the checkpoint has of the controller: every dispatched, undelivered rollout in one of three sets,
         its own state (JSON and bytes), files that it wrote itself, and the length of its output.
+
+        `delivered` are lives whose results are in that state: in none of the sets, and released once this is published.
+        `externals` may be a function, which is called after the resume: digests of large files take long.
         """
         self.scope = scope
+        self.delivered = delivered
         self.taken = {
             "restarts": restarts,
             "dropped": dropped or {},
@@ -97,7 +108,12 @@ class Round:
     @property
     def left_out(self) -> list[Life]:
         """What was dispatched and is not in the scope, as the block has said it."""
-        return [*self.taken["restarts"], *self.taken["dropped"]]
+        return [*self.taken["restarts"], *self.taken["dropped"], *self.delivered]
+
+    async def complete(self) -> None:
+        """Find out what was left for after the resume."""
+        if callable(externals := self.taken["externals"]):
+            self.taken["externals"] = await externals()
 
     def draft(self, participants: Sequence[ParticipantRef]) -> Draft:
         """What is to be published."""
@@ -120,6 +136,36 @@ async def checkpoint(
 
     Raises Blocked where blockers are left after more time was given once, and what coordination and publish raise.
     """
+    with controlled("checkpoint") as found:
+        try:
+            async with _checkpoint(fleet, controller, limits, resumed) as opened:
+                found.set(round=str(opened.id))
+                yield opened
+        except Blocked as error:
+            found.outcome = "blocked"
+            found.set(blockers=error.standstill.blocker_count)
+            raise
+        telemetry.observe(names.CHECKPOINT_HOLD, opened.held_s)
+        found.set(**_facts(opened))
+
+
+def _facts(opened: Round) -> dict[str, Attribute]:
+    """Of a round that is published, for telemetry."""
+    participants = opened.drafted.participants if opened.drafted else ()
+    return {
+        "rollouts": len(opened.scope or ()),
+        "restarts": len(opened.taken["restarts"]),
+        "dropped": len(opened.taken["dropped"]),
+        "records": sum(ref.records for ref in participants),
+        "bytes": sum(ref.bytes for ref in participants),
+        "held_s": opened.held_s,
+    }
+
+
+@asynccontextmanager
+async def _checkpoint(
+    fleet: Fleet, controller: Controller, limits: RoundLimits, resumed: Callable[[], None]
+) -> AsyncIterator[Round]:
     round_id, began = controller.next_round(), anyio.current_time()
     standstill = await _stand_still(fleet, round_id, limits)
     opened = Round(round_id, standstill, controller.head)
@@ -140,8 +186,9 @@ async def checkpoint(
     except ControlFailed as error:
         opened.not_resumed = error
     opened.held_s = anyio.current_time() - began
-    draft = opened.draft([answer.manifest for answer in answers])
-    opened.published = await controller.publish(draft, timeout_s=limits.publish_timeout_s)
+    await opened.complete()
+    opened.drafted = opened.draft([answer.manifest for answer in answers])
+    opened.published = await publish(controller, opened.drafted, timeout_s=limits.publish_timeout_s)
 
 
 async def _stand_still(fleet: Fleet, round_id: CheckpointId, limits: RoundLimits) -> Standstill:

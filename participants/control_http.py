@@ -1,7 +1,8 @@
 """The control plane over HTTP: one small app, to be mounted under `/checkpoint/v1` in any ASGI server.
 
 Off unless it is mounted. Every route needs the bearer token, compared in constant time; a wrong one changes nothing and
-learns nothing. `openapi.json` describes the routes and needs the token too.
+learns nothing. `openapi.json` describes the routes and needs the token too. The header `traceparent` (W3C Trace
+Context) says inside which span of the caller an operation is carried out; where nothing records it is ignored.
 """
 
 import hmac
@@ -20,6 +21,9 @@ from starlette.routing import Route
 
 from .errors import CODES_BY_STATUS, Code, ParticipantError
 from .plane import MAX_REPORTED_BLOCKERS, ControlPlane
+from .telemetry import HEADER as TRACE_HEADER
+from .telemetry import continuing
+from .telemetry.operations import operated
 from .wire import OPERATIONS, RESULTS, Beat, Began, Capabilities, Finished, Results, Status
 
 CONTROL_PREFIX = "/checkpoint/v1"
@@ -52,7 +56,7 @@ def control_app(plane: ControlPlane, token: str) -> Starlette:
     handlers = {"capabilities": capabilities, "status": status, "openapi.json": openapi}
     routes = [Route(f"/{name}", guarded(token, handler), methods=["GET"]) for name, handler in handlers.items()]
     for name, (message, _) in OPERATIONS.items():
-        operation = _operation(getattr(plane, name), message)
+        operation = _operation(plane, name, message)
         routes.append(Route(f"/{name}", guarded(token, operation), methods=["POST"]))
     routes.append(Route(f"/{RESULTS}", guarded(token, _streaming(plane)), methods=["POST"]))
     return Starlette(routes=routes)
@@ -87,9 +91,10 @@ def _authorize(request: Request, token: str) -> None:
         raise ParticipantError(Code.UNAUTHORIZED, "the control token is missing or wrong")
 
 
-def _operation(call: Callable[[Any], Awaitable[BaseModel]], message: type[BaseModel]) -> Handler:
+def _operation(plane: ControlPlane, name: str, message: type[BaseModel]) -> Handler:
     async def operate(request: Request) -> Response:
-        return _json(await call(await _read(message, request)))
+        with continuing(request.headers.get(TRACE_HEADER)):
+            return _json(await operated(plane, name, await _read(message, request)))
 
     return operate
 

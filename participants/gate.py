@@ -59,6 +59,11 @@ class Gate:
         """Whether admission is closed."""
         return self._closed_at is not None
 
+    @property
+    def waited_for(self) -> int:
+        """How many steps of mode `wait` are in flight."""
+        return len(self._waiting_steps)
+
     def close(self) -> None:
         """Close admission; closing twice is closing once."""
         if self._closed_at is None:

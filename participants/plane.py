@@ -40,7 +40,10 @@ from .owner import Owner
 from .phases import CHECKPOINT_PHASES, RESTORE_PHASES, Event, Phase
 from .results import lines_of
 from .routing import worker_of
+from .running import Parking, Running, ended_meanwhile
 from .scopes import check_complete, check_once, named
+from .telemetry import names
+from .telemetry.meter import Meter
 from .wire import (
     Abort,
     Activate,
@@ -107,10 +110,11 @@ class ControlPlane:
             self._store, self._requests = store.counted()
         self._clock = clock
         self._process = ProcessName(owner.kind, owner.name, process)
+        self.meter = Meter(self._process, self._requests)
         self._one_at_a_time = anyio.Lock()
         self._group: TaskGroup | None = None
-        self._work: _Work | None = None
-        self._parking = _Parking()
+        self._work: Running | None = None
+        self._parking = Parking()
         self._lease_changed = anyio.Event()
         self._errors: deque[str] = deque(maxlen=MAX_KEPT_ERRORS)
         self.book = Book(secrets.token_hex(16), store.run_id if store else None)
@@ -124,7 +128,8 @@ class ControlPlane:
         async with anyio.create_task_group() as group, self._owner.author_hooks.open():
             self._group = group
             group.start_soon(self._watch_lease)
-            yield self
+            with self.meter.watching(self._owner.gate):
+                yield self
             self._group = None
             group.cancel_scope.cancel()
 
@@ -246,14 +251,17 @@ class ControlPlane:
         """One task a round, which every repeat of its prepare waits for."""
         if self._group is None:
             raise RuntimeError("the control plane is used outside its run()")
-        self._parking = _Parking()
+        self._parking = Parking(self._clock())
         self._group.start_soon(self._park, self._parking)
 
-    async def _park(self, parking: "_Parking") -> None:
+    async def _park(self, parking: Parking) -> None:
         try:
-            await self._interruptible(self._freeze_all)
+            with self.meter.span(names.PARK):
+                await self._interruptible(self._freeze_all)
         except ParticipantError as error:
             parking.error = error
+        else:
+            self.meter.observe(names.BARRIER_WAIT, self._clock() - parking.began)
         finally:
             parking.done.set()
 
@@ -285,14 +293,17 @@ class ControlPlane:
     async def _write(self, call: Commit) -> Committed:
         scope = frozenset(call.scope)
         await self._check_sets(call, scope)
-        await self._owner.freeze(scope)  # Once more: a call inside a waited-for step may have changed something.
+        with self.meter.span(names.FREEZE):
+            await self._owner.freeze(scope)  # Once more: a call inside a waited-for step may have changed something.
         self._check_restarts(scope)
-        export = await self._owner.export(scope)
+        with self.meter.span(names.EXPORT):
+            export = await self._owner.export(scope)
         self._owner.check_export()
         store = self._need_store()
         parent = await load_parent(store, call.parent, self._owner.kind, self._owner.name) if call.parent else None
         if self._owner.pins:
-            await self._owner.pin(store.run_id, call.round)
+            with self.meter.span(names.PIN):
+                await self._owner.pin(store.run_id, call.round)
         receipt = await self._commit(store, call.round, parent).run(
             export.records, state=export.state, agreements=[_agreement(tally) for tally in export.tallies]
         )
@@ -312,7 +323,7 @@ class ControlPlane:
             self._check_still(round_, CHECKPOINT_PHASES)
             self.book.check_lease(self._clock())
 
-        return ParticipantCommit(store, round_, self._process, parent=parent, guard=guard)
+        return ParticipantCommit(store, round_, self._process, parent=parent, guard=guard, stage=self.meter.stage)
 
     async def renew(self, call: Renew) -> Renewed:
         """Extend the lease."""
@@ -334,19 +345,28 @@ class ControlPlane:
             return Done(phase=self.book.phase, count=len(call.scope))
 
     async def _read(self, call: Stage) -> None:
-        checkpoint = await open_checkpoint(self._need_store(), call.checkpoint)
+        with self.meter.span(names.OPEN):
+            checkpoint = await open_checkpoint(self._need_store(), call.checkpoint)
         check_complete(checkpoint, call)
         if missing := set(call.scope).difference(checkpoint.manifest.scope):
             raise ParticipantError(Code.SCOPE_MISMATCH, f"{min(missing)} is not in the scope of {checkpoint!r}")
         shares = checkpoint.shares(self._owner.kind, self._owner.name)
         number, workers = call.shard
         # Each participant its own, and of several workers each a part: unless all succeed, nothing is activated.
-        await checkpoint.verify_shares(shares[number::workers])
-        state = [await checkpoint.process_state(share) for share in shares]
-        own = frozenset(life for life in call.scope if worker_of(life.rollout_id, workers) == number)
-        async with checkpoint.raw_records(shares, rollouts={life.rollout_id for life in own}) as records:
-            await self._owner.stage(own, records, epoch=call.epoch, read_blob=checkpoint.blob_reader(shares))
-        self._owner.import_own([one for one in state if one is not None], frozenset(call.scope), call.epoch)
+        checked = shares[number::workers]
+        size = sum(share.manifest.size for share in checked)
+        with self.meter.span(names.VERIFY, shares=len(checked), bytes=size):
+            await checkpoint.verify_shares(checked)
+        with self.meter.span(names.READ) as reading:
+            state = [await checkpoint.process_state(share) for share in shares]
+            own = frozenset(life for life in call.scope if worker_of(life.rollout_id, workers) == number)
+            async with checkpoint.raw_records(shares, rollouts={life.rollout_id for life in own}) as records:
+                read_blob = checkpoint.blob_reader(shares)
+                count = await self._owner.stage(own, records, epoch=call.epoch, read_blob=read_blob)
+            self._owner.import_own([one for one in state if one is not None], frozenset(call.scope), call.epoch)
+            reading.set("records", count)
+        self.meter.add(names.RECORDS, count, way="restored")
+        self.meter.add(names.SIZE, size, way="restored")
 
     async def activate(self, call: Activate) -> Done:
         """Install what was staged; calls of the scope's rollouts are held until resume, other lives go on."""
@@ -400,6 +420,8 @@ class ControlPlane:
             self._reopen("aborted")
 
     def _reopen(self, ending: Ending) -> None:
+        if self._owner.gate.closed:
+            self.meter.observe(names.PARTICIPANT_HOLD, self._clock() - self._parking.began)
         self._leave_work()
         self.book.ended(ending)
         self._owner.thaw()
@@ -418,6 +440,7 @@ class ControlPlane:
     def _expire(self) -> None:
         """Reopen at once."""
         self._errors.append(f"the lease of round {self.book.round} ran out; reopened")
+        self.meter.add(names.LEASE_EXPIRIES)
         self._reopen("lease_expired")
 
     def _leave_work(self) -> None:
@@ -444,14 +467,14 @@ class ControlPlane:
 
     async def _interruptible(self, work: Callable[[], Any]) -> Any:
         """Run one operation so that abort and lease can cancel it. Foreign errors get their wire form here."""
-        running = self._work = _Work()
+        running = self._work = Running()
         try:
             with running.scope:
                 return await work()
-            raise _ended_meanwhile()
+            raise ended_meanwhile()
         except ParticipantError as error:
             if running.scope.cancel_called:  # What the work ran into then is no reason to be told.
-                raise _ended_meanwhile() from error
+                raise ended_meanwhile() from error
             raise
         except StoreError as error:
             self._errors.append(str(error))
@@ -464,26 +487,6 @@ class ControlPlane:
             if self._work is running:
                 self._work = None
             running.done.set()
-
-
-def _ended_meanwhile() -> ParticipantError:
-    return ParticipantError(Code.STALE_ROUND, "the round was aborted, or its lease ran out, meanwhile")
-
-
-class _Work:
-    """The operation that goes on."""
-
-    def __init__(self) -> None:
-        self.scope = anyio.CancelScope()
-        self.done = anyio.Event()
-
-
-class _Parking:
-    """The way to the standstill of one round."""
-
-    def __init__(self) -> None:
-        self.done = anyio.Event()
-        self.error: ParticipantError | None = None
 
 
 def _agreement(tally: PairTally) -> Agreement:

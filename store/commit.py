@@ -44,7 +44,7 @@ from .records import RawRecord, Record
 from .root import Store
 from .sealed import digest_of, seal_within
 from .statedoc import StateValue, encode_state
-from .tasks import map_bounded, open_group
+from .tasks import Stage, map_bounded, no_stage, open_group
 from .values import BlobPlan
 
 Records = Iterable[Record | RawRecord] | AsyncIterable[Record | RawRecord]
@@ -95,13 +95,18 @@ class ParticipantCommit:
         *,
         parent: Parent | None = None,
         guard: Callable[[], None] = _no_guard,
+        stage: Stage = no_stage,
     ) -> None:
-        """`guard` is called right before and after the manifest is written, and raises where the lease ran out."""
+        """`guard` is called right before and after the manifest is written, and raises where the lease ran out.
+
+        `stage` gives the context for `parts` and for `manifest`.
+        """
         self._store = store
         self._checkpoint = checkpoint
         self._process = process
         self._parent = parent
         self._guard = guard
+        self._stage = stage
         self._stopped = False
         self._sealing = False
         self._plan = BlobPlan(checkpoint, parent.blobs if parent else (), store.limits)
@@ -123,7 +128,8 @@ class ParticipantCommit:
         standing = await self._standing_manifest()
         self._parts.dry = standing is not None
         try:
-            manifest = await self._write_all(records, state, tuple(agreements))
+            with self._stage("parts"):
+                manifest = await self._write_all(records, state, tuple(agreements))
             self._check_stopped()
             if standing is None:
                 await self._parts.check_all_there()
@@ -132,7 +138,8 @@ class ParticipantCommit:
         except BaseException:
             await self._parts.discard()
             raise
-        return await self._seal(manifest, standing)
+        with self._stage("manifest"):
+            return await self._seal(manifest, standing)
 
     async def _write_all(self, records: Records, state: StateValue, agreements: tuple[Agreement, ...]) -> bytes:
         async with open_group() as group:

@@ -41,7 +41,7 @@ from .opened import lives_by_text, load_frames, load_participant
 from .root import Store
 from .sealed import build, digest_of, seal_within
 from .statedoc import StateValue, encode_state
-from .tasks import map_bounded
+from .tasks import Stage, map_bounded, no_stage
 from .values import BlobPlan
 
 Base = Literal["head", "none"] | CheckpointId
@@ -156,8 +156,8 @@ class Controller:
             self._rounds += 1
         return CheckpointId(self.epoch, self._rounds)
 
-    async def publish(self, draft: Draft, *, timeout_s: float) -> Ref:
-        """Make the checkpoint exist. Idempotent for one draft.
+    async def publish(self, draft: Draft, *, timeout_s: float, stage: Stage = no_stage) -> Ref:
+        """Make the checkpoint exist. Idempotent for one draft. `stage` gives the context for `manifest` and `chain`.
 
         Raises InvalidInput, DuplicateRollout, CorruptCheckpoint and CheckpointConflict where it must not exist, Fenced
         where a higher epoch stands on the chain, CheckpointDeleted where a plan names it, and OutcomeUnknown at the
@@ -170,8 +170,10 @@ class Controller:
             async with self._lock:
                 await self._refuse_early(draft.checkpoint)
                 await check_externals(draft.externals, None, self._store.limits)
-                ref = await self._write_manifest(draft)
-                await self._settle(partial(_publication, draft, ref))
+                with stage("manifest"):
+                    ref = await self._write_manifest(draft)
+                with stage("chain"):
+                    await self._settle(partial(_publication, draft, ref))
                 return ref
         raise OutcomeUnknown("publish", aggregate_key(draft.checkpoint), f"{timeout_s:g} s were not enough")
 

@@ -1,7 +1,7 @@
 """Task groups for the store: bounded, and a lone failure comes out as itself and not inside an exception group."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import TypeVar
 
 import anyio
@@ -9,6 +9,13 @@ from anyio.abc import TaskGroup
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Stage = Callable[[str], AbstractContextManager[object]]
+"""Called with the name of a stage of some work: its context is open while that goes on, for whoever measures it."""
+
+
+def no_stage(what: str) -> AbstractContextManager[object]:
+    """Where nobody measures."""
+    return nullcontext()
 
 
 @asynccontextmanager

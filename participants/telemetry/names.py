@@ -33,6 +33,8 @@ RESUME = "midflight.resume"
 PUBLISH = "midflight.publish"
 PUBLISH_MANIFEST = "midflight.publish.manifest"
 PUBLISH_CHAIN = "midflight.publish.chain"
+PUBLISH_STAGES = {"manifest": PUBLISH_MANIFEST, "chain": PUBLISH_CHAIN}
+"""The stages of a publication, as the store calls them."""
 ABORT = "midflight.abort"
 RESTORE = "midflight.restore"
 RESTORE_STAGE = "midflight.restore.stage"

@@ -48,7 +48,7 @@ def measured(
         try:
             yield found
         except Exception:
-            found.outcome = "failed"
+            found.outcome = "failed" if found.outcome == "ok" else found.outcome
             raise
         except BaseException:
             found.outcome = "cancelled"
@@ -74,9 +74,9 @@ async def operated(plane: "ControlPlane", operation: str, message: Any) -> Any:
     carry_out: Callable[[Any], Awaitable[Any]] = getattr(plane, operation)
     if not active():
         return await carry_out(message)
-    who = plane.who
-    participant, labels = who["participant"], {"participant": who["participant"], "operation": operation}
-    attributes: dict[str, Attribute] = {**who, **_of_message(message)}
+    participant = plane.meter.participant
+    labels = {"participant": participant, "operation": operation}
+    attributes: dict[str, Attribute] = {**plane.meter.who, **_of_message(message)}
     try:
         with measured(f"{names.OPERATION}{operation}", names.PARTICIPANT_DURATION, labels, attributes) as found:
             answer = await carry_out(message)
@@ -87,8 +87,7 @@ async def operated(plane: "ControlPlane", operation: str, message: Any) -> Any:
         refused(participant, error)
         raise
     finally:
-        for verb, count in plane.new_requests().items():
-            add(names.STORE_REQUESTS, count, participant=participant, verb=verb)
+        plane.meter.count_requests()
     _count(participant, message, answer)
     return answer
 
