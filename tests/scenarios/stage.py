@@ -138,12 +138,16 @@ class Stage:
         folder.mkdir()
         self.starts += 1
         environment = {TOKEN_ENV: self.token, **(_s3_environment(self.s3) if self.s3 else {})}
-        self.servers = {role: Server(role, {}, folder, environment, forked=not self.script) for role in self.roles}
+        self.servers = {role: self._server(role, folder, environment) for role in self.roles}
         specs = self.specs({role: server.url for role, server in self.servers.items()})
         for role, server in self.servers.items():
             server.spec = {**specs[role], "workers": workers.of(role)}
             server.begin()
         await self._ready(*self.roles)
+
+    def _server(self, role: str, folder: Path, environment: Mapping[str, str]) -> Server:
+        """One that is not started yet."""
+        return Server(role, {}, folder, environment, forked=not self.script)
 
     async def _ready(self, *roles: str) -> None:
         for role in roles:
@@ -168,8 +172,7 @@ class Stage:
         self.starts += 1
         old = {role: self.servers[role] for role in roles}
         self.left_behind += old.values()
-        forked = not self.script
-        self.servers |= {role: Server(role, {}, folder, old[role].environment, forked=forked) for role in roles}
+        self.servers |= {role: self._server(role, folder, old[role].environment) for role in roles}
         specs = self.specs({role: server.url for role, server in self.servers.items()})
         for role in roles:
             self.servers[role].spec = {**specs[role], "workers": old[role].spec["workers"]}

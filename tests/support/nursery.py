@@ -51,8 +51,9 @@ class Forked:
 class Nursery:
     """The process, and how it is asked."""
 
-    def __init__(self) -> None:
-        environment = {**os.environ, "PYTHONWARNINGS": "default"}
+    def __init__(self, environment: Mapping[str, str] = {}) -> None:
+        """`environment` is beside the one here; servers are given their own."""
+        environment = {**os.environ, "PYTHONWARNINGS": "default", **environment}
         command = [sys.executable, "-m", "tests.support.nursery"]
         self._process = subprocess.Popen(
             command,

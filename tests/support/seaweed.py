@@ -32,6 +32,7 @@ class S3Server:
     """Where a server listens, and a prefix in its bucket that nobody else uses."""
 
     port: int
+    host: str = "127.0.0.1"
     access_key: str = ACCESS_KEY
     secret_key: str = SECRET_KEY
     bucket: str = BUCKET
@@ -39,7 +40,7 @@ class S3Server:
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def url(self) -> str:
@@ -48,7 +49,7 @@ class S3Server:
 
     def options(self, *, port: int | None = None) -> dict[str, Any]:
         """storage_options for this server, or for a proxy before it."""
-        endpoint = f"http://127.0.0.1:{port or self.port}"
+        endpoint = f"http://{self.host}:{port or self.port}"
         region = {"region_name": "us-east-1"}
         return {
             "key": self.access_key,
@@ -91,7 +92,7 @@ class S3Server:
 def seaweed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """The server of this test session."""
     folder = tmp_path_factory.mktemp("seaweed")
-    server, command = _prepared(folder)
+    server, command = prepared(folder)
     with running(command, folder / "log", server.accepts_objects):
         yield server
 
@@ -107,7 +108,7 @@ class KillableSeaweed:
 
     def __init__(self, folder: Path) -> None:
         """`folder` is there, and empty."""
-        self.server, self._command = _prepared(folder)
+        self.server, self._command = prepared(folder)
         self._log = folder / "log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -136,24 +137,24 @@ class KillableSeaweed:
         self.begin()
 
 
-def _prepared(folder: Path) -> tuple[S3Server, Sequence[str | Path]]:
-    """A server with its data below a folder, and how it is started."""
+def prepared(folder: Path, host: str = "127.0.0.1") -> tuple[S3Server, Sequence[str | Path]]:
+    """A server with its data below a folder, which listens at an address of this host, and how it is started."""
     identities = folder / "s3.json"
     identities.write_text(json.dumps({"identities": [_IDENTITY]}))
     (folder / "data").mkdir()
-    server = S3Server(port=free_port())
-    return server, _command(folder / "data", identities, server.port)
+    server = S3Server(port=free_port(), host=host)
+    return server, _command(folder / "data", identities, server)
 
 
-def _command(data: Path, identities: Path, port: int) -> list[str | Path]:
+def _command(data: Path, identities: Path, server: S3Server) -> list[str | Path]:
     options = {
         "dir": data,
-        "ip": "127.0.0.1",
-        "ip.bind": "127.0.0.1",
+        "ip": server.host,
+        "ip.bind": server.host,
         "master.port": free_port(),
         "volume.port": free_port(),
         "filer.port": free_port(),
-        "s3.port": port,
+        "s3.port": server.port,
         "s3.config": identities,
         "s3.port.iceberg": 0,  # these two have fixed ports, on which two servers of one host would collide
         "s3.port.lance": 0,

@@ -20,8 +20,8 @@ from ..breaking import going_on, phases
 from ..controller import Controller
 from .checks import Again, again, problems, told
 from .doomed import drive_and_die
-from .phases import PATIENT, Phase
-from .plot import TASKS, Plot, begin
+from .phases import Phase
+from .plot import PATIENT, TASKS, Plot, begin
 from .victims import Scene, Victim
 
 
@@ -89,7 +89,7 @@ async def _killed(victim: Victim, phase: Phase, scene: Scene) -> tuple[str, Endi
     plot = scene.plot
     await plot.start()
     if phase.restores:
-        await _crash_after_a_checkpoint(plot)
+        await crash_after_a_checkpoint(plot)
     if victim.is_controller:
         failed = await drive_and_die(plot, phase)
         assert not failed, failed
@@ -103,10 +103,10 @@ async def _killed(victim: Victim, phase: Phase, scene: Scene) -> tuple[str, Endi
                 return outcome, await _go_on(plot, controller, phase)
     plot.let_go()
     async with plot.controller(adopts=True) as controller:
-        return outcome, await _end(plot, controller)
+        return outcome, await end(plot, controller)
 
 
-async def _crash_after_a_checkpoint(plot: Plot) -> None:
+async def crash_after_a_checkpoint(plot: Plot) -> None:
     async with plot.controller(restore=False) as controller:
         await begin(plot, controller)
         await controller.checkpoint(limits=PATIENT)
@@ -137,10 +137,10 @@ async def _outcome(victim: Victim, phase: Phase, scene: Scene, controller: Contr
 async def _go_on(plot: Plot, controller: Controller, phase: Phase) -> Ending:
     if phase.restores and not controller.restored:
         await controller.restore_head()
-    return await _end(plot, controller)
+    return await end(plot, controller)
 
 
-async def _end(plot: Plot, controller: Controller) -> Ending:
+async def end(plot: Plot, controller: Controller) -> Ending:
     """Dispatch what is left, take a checkpoint of all, let all go, and deliver it. Raises AssertionError."""
     counts = len(controller.open), len(controller.restored), len(controller.restarts)
     left = [task for task in TASKS if task.rollout_id not in controller.open]

@@ -4,7 +4,7 @@ What an operation raises is the cell's outcome; `strike` kills the victim, or ev
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import anyio
 
@@ -12,11 +12,10 @@ from orchestrator.rounds import Round
 from tests.support.waiting import until_asked
 
 from ..breaking import Act, until_phase
-from ..controller import LIMITS, RESULT_S, Controller, bare_errors
+from ..controller import RESULT_S, Controller, bare_errors
 from .plot import Plot, begin
 
 Drive = Callable[[Plot, Controller, Act], Awaitable[None]]
-PATIENT = replace(LIMITS, prepare_timeout_s=45, publish_timeout_s=45)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +45,13 @@ async def preparing(plot: Plot, controller: Controller, strike: Act) -> None:
     async def waits() -> None:
         await until_asked(controller.waits_for, RESULT_S)
 
-    await _during(plot, _checkpoint(controller), waits, strike)
+    await _during(plot, _checkpoint(plot, controller), waits, strike)
 
 
 async def prepared(plot: Plot, controller: Controller, strike: Act) -> None:
     """Everybody stands still."""
     await begin(plot, controller)
-    await _checkpoint(controller, strike)()
+    await _checkpoint(plot, controller, strike)()
 
 
 async def committing(plot: Plot, controller: Controller, strike: Act) -> None:
@@ -63,14 +62,14 @@ async def committing(plot: Plot, controller: Controller, strike: Act) -> None:
     async def reached() -> None:
         await plot.gates.reached("commit")
 
-    await _during(plot, _checkpoint(controller), reached, strike)
+    await _during(plot, _checkpoint(plot, controller), reached, strike)
 
 
 async def publishing(plot: Plot, controller: Controller, strike: Act) -> None:
     """All have committed and work on; the manifest stands, and its chain entry is about to be made."""
     await begin(plot, controller)
     plot.backends[-1].act = strike
-    await _checkpoint(controller)()
+    await _checkpoint(plot, controller)()
 
 
 async def staging(plot: Plot, controller: Controller, strike: Act) -> None:
@@ -99,13 +98,13 @@ async def restored(plot: Plot, controller: Controller, strike: Act) -> None:
     await controller.restore_head(standing=strike)
 
 
-def _checkpoint(controller: Controller, strike: Act | None = None) -> Act:
+def _checkpoint(plot: Plot, controller: Controller, strike: Act | None = None) -> Act:
     async def standing(_: Round) -> None:
         if strike is not None:
             await strike()
 
     async def take() -> None:
-        await controller.checkpoint(standing, limits=PATIENT)
+        await controller.checkpoint(standing, limits=plot.limits)
 
     return take
 

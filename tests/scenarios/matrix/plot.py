@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from orchestrator.rounds import RoundLimits
 from store import Backend, Store
 from store.layout import parse_entry_key
 from tests.support.backend import Call
@@ -17,7 +18,7 @@ from tests.support.gated_counter import Gates
 from tests.support.interposed import InterposedBackend
 
 from ..breaking import Act, nothing
-from ..controller import Controller
+from ..controller import LIMITS, Controller
 from ..seen import Seen, seen_by
 from ..stage import Stage
 from ..tasks import Task
@@ -25,6 +26,7 @@ from ..tasks import Task
 CUT, LATER, MOVING, DONE = Task(0, filler=40), Task(4), Task(1), Task(5)
 TASKS = (CUT, LATER, MOVING, DONE)
 CUT_AT = 6
+PATIENT = replace(LIMITS, prepare_timeout_s=45, publish_timeout_s=45)
 TOOLS_BEFORE = 1 + 2 + 1 + 3
 """Tool calls until everybody is at its place."""
 
@@ -49,6 +51,8 @@ class Plot(Stage):
 
     backends: list[HoldingBackend] = field(default_factory=list)
     """Of the store, as each controller has opened it."""
+    limits: RoundLimits = PATIENT
+    """Of the checkpoint that a phase is a part of."""
     earlier: list[Call] = field(default_factory=list)
     """What inference backends saw that were killed since."""
 

@@ -1,0 +1,1 @@
+"""Runs over several hosts: network namespaces whose clocks differ by ten minutes and more."""
