@@ -100,6 +100,10 @@ class ServedWorld:
         if old := [life for life in blaming if life.epoch < self._now().epoch]:
             await self._losses.tell("episodes", f"{len(old)} ended for want of what was lost before, such as {old[0]}")
 
+    async def certain(self) -> None:
+        """Return once it is known that nobody is lost."""
+        await self._losses.certain_of_all()
+
     async def release(self, lives: Sequence[Life]) -> None:
         """Everybody who may hold something of them."""
 

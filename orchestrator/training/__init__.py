@@ -1,0 +1,35 @@
+"""Training: a trainer's loop over rollouts, with checkpoints of its own state and theirs in one step."""
+
+from .errors import (
+    CursorDiffers,
+    ForeignHead,
+    InsideCheckpoint,
+    NoState,
+    NothingDispatched,
+    ServersLost,
+    TrainingError,
+    UnknownRollout,
+    UnusableFile,
+    UnusableState,
+)
+from .ledger import Result
+from .run import TrainingRun
+from .save import Save
+from .start import training_run
+
+__all__ = [
+    "CursorDiffers",
+    "ForeignHead",
+    "InsideCheckpoint",
+    "NoState",
+    "NothingDispatched",
+    "Result",
+    "Save",
+    "ServersLost",
+    "TrainingError",
+    "TrainingRun",
+    "UnknownRollout",
+    "UnusableFile",
+    "UnusableState",
+    "training_run",
+]
