@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from . import telemetry
 from .backends.capabilities import NOTHING, Capabilities
 from .backends.lazy import LazyCapabilities
 from .cuts import (
@@ -39,6 +40,7 @@ from .errors import Code, ParticipantError
 from .flights import Flight
 from .generations import checked, parse
 from .staged_cuts import StagedCuts, staged_body
+from .telemetry import names
 from .upstream import Upstream
 
 MAX_BREAKS = 3
@@ -84,11 +86,13 @@ class Generator:
         resampled: bool = False,
         policy: Policy = always_continue,
         staged: StagedCuts | None = None,
+        participant: str = "model.main",
     ) -> None:
         """`model` replaces the model that requests name; without `cuts` every call is asked for as a whole.
 
-        `staged` is how prefixes are found that the worker keeps in its own token store.
+        `staged` is how prefixes are found that the worker keeps in its own token store; `participant` whose this is.
         """
+        self._participant = participant
         self._upstream = upstream
         self._model = model
         self._cuts = cuts
@@ -198,8 +202,9 @@ class Generator:
         """A prefix is not continued: count it."""
         if why.reason is not Reason.NOTHING_GENERATED:
             self.anew[why.reason] += 1
-            staged = prefix.staged.count if prefix.staged is not None else 0
-            self.tokens["regenerated"] += staged if prefix.ids is None else len(prefix.ids)
+            self.tokens["regenerated"] += prefix.count
+            labels = {"participant": self._participant, "reason": why.reason.value}
+            telemetry.add(names.TOKENS_REGENERATED, prefix.count, **labels)
 
     async def _fresh(self, flight: Flight) -> Made:
         request = flight.request
@@ -289,6 +294,7 @@ class Generator:
         self._noted(result.whole)
         taken = len(prefix.ids or ())
         self.tokens["continued"] += taken
+        telemetry.add(names.TOKENS_CONTINUED, taken, participant=self._participant)
         exact = prefix.finish or (self.known.bit_equal and not decision.resampled)
         headers = {CONTINUED_HEADER: "exact" if exact else "prefix"}
         reply = Reply(200, for_client(request.route, request.body, result.reply), headers)

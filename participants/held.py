@@ -7,8 +7,9 @@ from typing import Generic, TypeVar
 import anyio
 import anyio.lowlevel
 
-from store import Life, RawRecord
+from store import BlobRef, Life, RawRecord
 
+from .errors import Code, ParticipantError
 from .replies import Replies
 
 State = TypeVar("State")
@@ -16,6 +17,11 @@ Item = TypeVar("Item")
 
 BATCH = 64
 """Lives or records taken before other tasks get a turn."""
+
+
+async def no_blobs(ref: BlobRef) -> bytes:
+    """For records without blobs."""
+    raise ParticipantError(Code.CORRUPT_CHECKPOINT, f"a record names blob {ref}, and there are none to be read")
 
 
 async def in_turns(items: Iterable[Item]) -> AsyncIterator[Item]:

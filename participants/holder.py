@@ -17,34 +17,31 @@ from typing import Any, TypeVar
 import anyio
 import anyio.lowlevel
 
-from store import BlobRef, CheckpointId, Life, RawRecord, ReadBlob, Record
+from store import CheckpointId, Life, RawRecord, ReadBlob, Record
 
 from .data import CallId, Reply, Request
 from .errors import Code, ParticipantError
 from .fences import Fences, Floor, position
 from .gate import Gate
-from .held import BATCH, Brought, Held, in_turns
+from .held import BATCH, Brought, Held, in_turns, no_blobs
 from .hooks import Hooks
 from .owner import Export
-from .replies import Replies, check_same
+from .replies import Kept, Replies, check_same
 from .reports import Reports
 from .routing import Place
 from .siblings import Siblings
-from .tally import Sum, Sums
+from .tally import Sums, pair_tally
+from .telemetry import names, span
+from .telemetry.operations import refused
 from .wire import Blocker, Modes, PairTally
 
-__all__ = ["BATCH", "Brought", "Held", "Holder", "in_turns"]
+__all__ = ["BATCH", "Brought", "Held", "Holder", "in_turns", "no_blobs"]
 
 State = TypeVar("State")
 Run = Callable[[], Awaitable[Reply]]
 
 STOP_TIMEOUT_S = 10.0
 """How long a newer life waits for the work of the one that it supersedes."""
-
-
-async def no_blobs(ref: BlobRef) -> bytes:
-    """For records without blobs."""
-    raise ParticipantError(Code.CORRUPT_CHECKPOINT, f"a record names blob {ref}, and there are none to be read")
 
 
 class Holder(Reports[State]):
@@ -139,8 +136,9 @@ class Holder(Reports[State]):
             if dispatches:
                 self._check_newest(life)
             self.fences.admit(life, creates=creates or dispatches or self._continues(life))
-        except ParticipantError:
+        except ParticipantError as error:
             self.refused += 1
+            refused(self.role, error)
             raise
         while (old := self._held.get(life.rollout_id)) is not None and old.life != life:
             await self.stop(old.life)
@@ -214,12 +212,20 @@ class Holder(Reports[State]):
         call = request.call
         if call is None:
             return await run()
-        while (kept := held.replies.find(call)) is not None:
+        while (kept := self.kept(held, call)) is not None:
             check_same(request, kept)
             if kept.reply is not None:
                 return kept.reply
             await kept.done.wait()
         return await self._run_once(held, call, request.digest, run)
+
+    def kept(self, held: Held[State], call: CallId) -> Kept | None:
+        """What is kept of a call. Raises `stale_call`."""
+        try:
+            return held.replies.find(call)
+        except ParticipantError as error:
+            refused(self.role, error)
+            raise
 
     async def _run_once(self, held: Held[State], call: CallId, digest: str, run: Run) -> Reply:
         kept = held.replies.begin(call, digest)
@@ -426,7 +432,7 @@ class Holder(Reports[State]):
             sums.add(h.life, ((peer, session, count) for (peer, session), count in h.waited.items()))
         async for life, record in in_turns(waiting):
             sums.add(life, record.parse().payload["waited"])
-        return [_tally(peer, total) for peer, total in sums.by_peer().items()]
+        return [pair_tally(peer, total) for peer, total in sums.by_peer().items()]
 
     # A restore
 
@@ -450,7 +456,8 @@ class Holder(Reports[State]):
                 await anyio.lowlevel.checkpoint()
         self._read_blob = read_blob
         try:
-            await self.import_now([staged.record for staged in self._staged.values()])
+            with span(names.IMPORT, participant=self.role):
+                await self.import_now([staged.record for staged in self._staged.values()])
         finally:
             self._read_blob = no_blobs
         return len(self._staged)
@@ -487,8 +494,3 @@ class Holder(Reports[State]):
 
 def _state_of(record: RawRecord) -> Any:
     return record.parse().payload["state"]
-
-
-def _tally(peer: str, total: Sum) -> PairTally:
-    kind, _, name = peer.partition(".")
-    return PairTally(kind=kind, name=name, count=total.count, digest=total.text)

@@ -22,6 +22,7 @@ from typing import Any
 
 from store import CheckpointId, Life
 
+from . import telemetry
 from .backends.lazy import LazyCapabilities
 from .backends.probe import Asks
 from .capturing import Capture
@@ -40,6 +41,7 @@ from .model_state import ModelState, cut_of
 from .replies import Kept
 from .staged_cuts import StagedCuts
 from .streams import EVENT_STREAM, PassingStream, replayed
+from .telemetry import names
 from .upstream import ListsModels, Upstream
 from .wire import Modes
 from .work import Count, at_newest, of_reply
@@ -80,7 +82,15 @@ class ModelServer(Holder[ModelState]):
         super().__init__(name, gate=gate)
         self._upstream = upstream
         staged = StagedCuts(staging) if staging else None
-        self.generator = Generator(upstream, model=model, cuts=cuts, resampled=resampled, policy=policy, staged=staged)
+        self.generator = Generator(
+            upstream,
+            model=model,
+            cuts=cuts,
+            resampled=resampled,
+            policy=policy,
+            staged=staged,
+            participant=self.role,
+        )
         self.capture = Capture(ledger)
         self.flights = Flights()
         """Of lives."""
@@ -135,7 +145,7 @@ class ModelServer(Holder[ModelState]):
 
     def _forget_other(self, held: Held[ModelState], request: Request, call: CallId) -> None:
         """The caller asks something else now under the same id: generate anew."""
-        kept = held.replies.find(call)
+        kept = self.kept(held, call)
         if kept is not None and kept.digest != request.digest:
             held.replies.finish(call, kept, None)
 
@@ -158,6 +168,7 @@ class ModelServer(Holder[ModelState]):
 
     async def _deliver(self, held: Held[ModelState]) -> None:
         """Hold a finished reply while admission is closed."""
+        self.count_held()
         with self.working(held):
             await self.gate.wait_open()
 
@@ -216,7 +227,7 @@ class ModelServer(Holder[ModelState]):
             held.state.counts["served"] += reply is not None
             return replayed(reply) if reply else await self._open_stream(held, request, None)
         self._forget_other(held, request, call)
-        while (kept := held.replies.find(call)) is not None:
+        while (kept := self.kept(held, call)) is not None:
             if kept.reply is not None:
                 held.state.counts["served"] += 1
                 return replayed(kept.reply)
@@ -253,6 +264,11 @@ class ModelServer(Holder[ModelState]):
             stream.on_failure = lambda error: self.capture.failed(held.life, held.state.captured, request, error)
             stream.resources = stack.pop_all()
         return Reply(200, None, {"content-type": EVENT_STREAM}, stream)
+
+    def count_held(self) -> None:
+        """A reply is finished, and to be delivered."""
+        if self.gate.closed:
+            telemetry.add(names.HELD, participant=self.role)
 
     @contextmanager
     def holding(self) -> Iterator[None]:
@@ -408,6 +424,9 @@ class ModelServer(Holder[ModelState]):
         flying = [cut_of(request, p) for request, p in prefixes if p is not None and (p.ids or p.staged)]
         every = (*state.cuts, *flying)
         cuts = [{"call": cut.call, "digest": cut.digest, "prefix": dump_prefix(cut.prefix)} for cut in every]
+        if every:
+            telemetry.add(names.CUTS, len(every), participant=self.role)
+            telemetry.add(names.CUT_TOKENS, sum(cut.prefix.count for cut in every), participant=self.role)
         rows = self.capture.rows(held.life, state.captured)
         return {"counts": dict(state.counts), "undelivered": undelivered, "cuts": cuts, "ledger": rows}
 
@@ -441,5 +460,4 @@ def _forget_unfinished(held: Held[ModelState], call: CallId, kept: Kept) -> None
 def _begun(prefixes: Iterable[tuple[str, Prefix | None]]) -> Iterator[tuple[CallId, Count]]:
     for call, prefix in prefixes:
         if call and prefix is not None:
-            staged = prefix.staged.count if prefix.staged is not None else 0
-            yield CallId.parse(call), (0, len(prefix.ids or ()) or staged)
+            yield CallId.parse(call), (0, prefix.count)

@@ -73,6 +73,8 @@ class PassingStream:
             if self._pending and not self._listening.over and not self._server.gate.closed:
                 return self._take()
         if self._pending:
+            if self._whole is not None:
+                self._server.count_held()
             with self._working(), self._server.holding() if self._kept and self._whole else nullcontext():
                 await self._server.gate.wait_open()
             return self._take()

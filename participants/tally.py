@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from store import Life
 
+from .wire import PairTally
+
 _BYTES = 32
 
 
@@ -75,3 +77,9 @@ def _item(life: Life, session: str, revision: int) -> int:
 
 def _digest(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest())
+
+
+def pair_tally(peer: str, total: Sum) -> PairTally:
+    """A sum with a peer, `<kind>.<name>`, as a commit says it."""
+    kind, _, name = peer.partition(".")
+    return PairTally(kind=kind, name=name, count=total.count, digest=total.text)

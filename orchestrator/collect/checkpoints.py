@@ -7,11 +7,14 @@ they are retired, so that everything else is saved. What is full, or denies acce
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 
 import anyio
 
+from participants import telemetry
 from participants.errors import STORE_ERROR, ParticipantError
+from participants.telemetry import names
 from store import (
     AccessDenied,
     Controller,
@@ -31,6 +34,7 @@ from store import (
 from ..coordination import retire
 from ..errors import CoordinationError
 from ..fleet import Fleet
+from ..gauges import watching_head
 from ..rounds import Blocked, Round, RoundLimits, checkpoint
 from .collector import Collector
 from .config import CheckpointTable
@@ -89,6 +93,9 @@ class Checkpoints:
         """How often in a row the storage had no room for one, or refused it."""
         self._behind: dict[Life, Work] = {}
         """What the last checkpoint has of each rollout."""
+        self._began = time.monotonic()
+        self._last_at_risk: Work | None = None
+        """As of the last time that somebody asked; None before the first."""
         self._limits = RoundLimits(
             prepare_timeout_s=table.prepare_timeout_s,
             more_time_s=table.more_time_s,
@@ -99,6 +106,19 @@ class Checkpoints:
 
     async def run(self) -> None:
         """Take one in every interval, and look for a higher epoch, until cancelled. Raises Fenced."""
+        with self._shown():
+            await self._run()
+
+    def _shown(self) -> AbstractContextManager[None]:
+        """What it tells of itself while it runs."""
+        return watching_head(
+            self._controller,
+            age_s=lambda: time.monotonic() - (self._collector.tally.last_checkpoint or self._began),
+            at_risk=lambda: None if self._last_at_risk is None else self._last_at_risk.tokens,
+            blocked=lambda: self._collector.tally.blocked,
+        )
+
+    async def _run(self) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(self._watch)
             while self._table.interval_s:
@@ -123,7 +143,8 @@ class Checkpoints:
         async with self._one_at_a_time:
             refused, self._refused = self._refused, 0
             try:
-                return await self._take(limits or self._limits)
+                with telemetry.span(names.COLLECT_CHECKPOINT):
+                    return await self._take(limits or self._limits)
             except Blocked as error:
                 tally.blocked += 1
                 facts = {"times": tally.blocked, "count": error.standstill.blocker_count}
@@ -154,7 +175,7 @@ class Checkpoints:
                 behind = await collector.work_in_flight()
         finally:
             let_go()
-        self._behind = behind
+        self._behind, self._last_at_risk = behind, Work()
         self._report(opened, time.monotonic() - began)
         await self._prune()
         return opened.published
@@ -218,6 +239,7 @@ class Checkpoints:
             restored = self._collector.continued_from.get(life, Work())  # until this start has one of its own
             calls, tokens = max(last.calls, restored.calls), max(last.tokens, restored.tokens)
             total += Work(max(0, work.calls - calls), max(0, work.tokens - tokens))
+        self._last_at_risk = total
         return total
 
     # The end
@@ -258,6 +280,6 @@ class Checkpoints:
             except CoordinationError as error:
                 self._collector.emit("retire_failed", {"error": str(error)})
                 return
-            self._collector.ledger.start_over(open_lives)
+            self._collector.start_over(open_lives)
         facts = {"lives": [str(life) for life in open_lives], "not_stopped": [str(life) for life in left]}
         self._collector.emit("retired", facts)

@@ -14,7 +14,8 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from participants import ParticipantError, Result
+from participants import ParticipantError, Result, telemetry
+from participants.telemetry import names
 from store import Fenced, Life, Segment, StoreError
 
 from .asking import asked_row
@@ -88,6 +89,8 @@ class Collector:
         """What each life in flight that continues one of a checkpoint has from there."""
         self.closing = False
         """Nothing is dispatched any more."""
+        if ledger.restarted:
+            telemetry.add(names.ROLLOUTS, ledger.restarted, end="restarted")
         self.broken: StoreError | None = None
         """Why no row could be made durable any more."""
 
@@ -128,6 +131,8 @@ class Collector:
             if (following := self.ledger.next_dispatch()) is None:
                 break
             batch.append((*following, restored))
+        if continued := sum(continues for _, _, continues in batch):
+            telemetry.add(names.ROLLOUTS, continued, end="continued")
         return batch
 
     async def _remember_saved(self, batch: list[tuple[Life, Rollout, bool]]) -> None:
@@ -161,7 +166,7 @@ class Collector:
         await self.world.end(list(refused), END_TIMEOUT_S)
         results = [Result(life=life, row=None, failure=failure, active_s=0.0) for life, failure in refused.items()]
         if not await self._keep(results):
-            self.ledger.start_over(refused)
+            self.start_over(refused)
             self._scope.cancel()
 
     # Results
@@ -188,7 +193,7 @@ class Collector:
         if again:
             lives = [result.life for result in again]
             await self.world.end(lives, END_TIMEOUT_S)
-            self.ledger.start_over(lives)
+            self.start_over(lives)
         return await self._keep(passed) and await self._keep(self._held.complete(self.ledger.done))
 
     async def _keep(self, results: list[Result]) -> bool:
@@ -225,13 +230,22 @@ class Collector:
         if line.failed:
             self.ledger.failures[line.rollout_id] = self.ledger.failures.get(line.rollout_id, 0) + 1
             self.tally.failures += 1
+            telemetry.add(names.ROLLOUTS, end="failed")
             self.emit("failure", {"rollout_id": line.rollout_id, "life": line.life, "final": line.final, **line.row})
         else:
             work = work_of_row(line.row)
             self.tally.rows += 1
+            telemetry.add(names.ROLLOUTS, end="delivered")
             self.tally.delivered += work
             facts = {"rollout_id": line.rollout_id, "life": line.life, "reward": line.row.get("reward")}
             self.emit("row", {**facts, "calls": work.calls, "tokens": work.tokens})
+
+    def start_over(self, lives: Iterable[Life]) -> None:
+        """These lives were ended without a result."""
+        before = self.ledger.restarted
+        self.ledger.start_over(lives)
+        if restarted := self.ledger.restarted - before:
+            telemetry.add(names.ROLLOUTS, restarted, end="restarted")
 
     def _raise_floor(self) -> None:
         floor, told = self.ledger.floor, self._floor

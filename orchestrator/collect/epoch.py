@@ -13,6 +13,9 @@ from functools import partial
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+from participants import telemetry
+from participants.telemetry import names
+from participants.telemetry.operations import controlled
 from store import Controller, Fenced, RootMissing, Store, StoreError, claim
 
 from ..errors import CoordinationError
@@ -82,8 +85,10 @@ async def run_epochs(run: Run) -> None:
             await _refuse_fenced(run)
             run.summary.servers_lost += len(lost)
             await run.worlds.recover(lost, run.tally.rows + run.tally.failures)
-            following = claim(run.store, following=run.controller)
-            run.controller = await later.enter_async_context(following)
+            with controlled("claim") as found:
+                following = claim(run.store, following=run.controller)
+                run.controller = await later.enter_async_context(following)
+                found.set(epoch=run.controller.epoch)
             run.wishes = replace(run.wishes, fresh=False, retry_failed=False)
 
 
@@ -126,7 +131,8 @@ async def _run_epoch(run: Run) -> Lost:
 async def _collect(run: Run, world: World, watching: anyio.CancelScope) -> None:
     """When everything is delivered nobody is watched any more: nothing depends on the servers then."""
     run.summary.rollouts = len(run.rollouts)
-    before, writer = await _begin(run, world)
+    with telemetry.span(names.COLLECT_BEGIN, epoch=run.controller.epoch if run.controller else 0):
+        before, writer = await _begin(run, world)
     decided = final_lines(before.lines)
     ledger = RunLedger.begin(
         writer.epoch,

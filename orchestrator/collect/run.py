@@ -23,6 +23,7 @@ import anyio.to_thread
 
 from participants import Upstream
 from participants.serving import ConfigError
+from participants.telemetry.operations import controlled
 from store import DEFAULT_LIMITS, Limits, Store, claim, open_store
 
 from .asking import check_parameters
@@ -85,8 +86,10 @@ async def collect(
                 await check_run(store, segments, fields, options.wishes)
                 await worlds.look()
                 base = "none" if options.fresh else "head"
-                claimed = claim(store, base, take_over=options.take_over)  # type: ignore[arg-type]
-                run.controller = await stack.enter_async_context(claimed)
+                with controlled("claim") as found:
+                    claimed = claim(store, base, take_over=options.take_over)  # type: ignore[arg-type]
+                    run.controller = await stack.enter_async_context(claimed)
+                    found.set(epoch=run.controller.epoch)
             await stack.enter_async_context(worlds.open(store))
             with anyio.CancelScope() as work, ending.stopping_by(work.cancel, close_s):
                 await run_epochs(run)

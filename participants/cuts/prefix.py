@@ -59,3 +59,8 @@ class Prefix:
     """Whether it has something beside content, calls and reasoning, such as a refusal."""
     gaps: bool = False
     """Whether its text is of several streams, the first of which may have been behind its ids when it was cut."""
+
+    @property
+    def count(self) -> int:
+        """How many tokens it has, wherever their ids are."""
+        return len(self.ids or ()) or (self.staged.count if self.staged is not None else 0)
