@@ -32,6 +32,9 @@ def command(
     stop: Annotated[
         bool, typer.Option("--stop", help="End the servers that outlived whoever started them, and start none.")
     ] = False,
+    host: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which of [fleet.hosts] this is: its servers alone are run.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print events as JSON lines on stdout.")] = False,
 ) -> None:
     """Run the servers of a fleet until SIGTERM or Ctrl-C; none that dies is started again."""
@@ -50,7 +53,7 @@ def command(
         found = load_participants(config)
         if found.fleet is None:
             raise ConfigError(f"{config}: there is no table [fleet], so its run has no servers")
-        raise typer.Exit(anyio.run(_run, found, found.fleet, config.resolve().parent, stop, tell))
+        raise typer.Exit(anyio.run(_run, found, found.fleet, config.resolve().parent, host, stop, tell))
     except (ConfigError, DeploymentError, OSError) as error:
         refused = isinstance(error, ConfigError | BadState | CannotBe | FolderTaken | PortTaken)
         code = Exit.REFUSED if refused else Exit.FAILED
@@ -61,16 +64,20 @@ def command(
         raise typer.Exit(code) from error
 
 
-async def _run(config: "Participants", table: "FleetTable", path: Path, stop: bool, tell: "Tell") -> int:
+async def _run(
+    config: "Participants", table: "FleetTable", path: Path, host: str | None, stop: bool, tell: "Tell"
+) -> int:
     from participants.serving import ConfigError
 
     from ..deployment.deployment import Deployment
+    from ..deployment.hosts import check_host, spans_of
     from ..deployment.plan import elsewhere, roles_of
     from ..deployment.standing import stand
 
     if len(elsewhere(config, table)) == len(roles_of(config)):
         raise ConfigError("every server of [fleet] has a url: there is nothing to start")
-    async with Deployment(config, table, path=path, tell=tell) as deployment:
+    check_host(table, spans_of(table, roles_of(config)), host)
+    async with Deployment(config, table, path=path, tell=tell, host=host) as deployment:
         if stop:
             await deployment.end_survivors()
             return 0

@@ -1,7 +1,8 @@
 """Asking a server who it is, with the control token of its fleet."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import anyio
 import httpx
@@ -10,9 +11,25 @@ from participants import CONTROL_PREFIX
 
 from ..links import http_client
 from .failures import NO_PARTICIPANT, OTHER_TOKEN, SILENT, UNREACHED
+from .hosts import named
 
 ASK_TIMEOUT_S = 10.0
 _PAUSE_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A server that is to be somewhere."""
+
+    role: str
+    url: str
+    host: str | None = None
+    """Of several."""
+
+    @property
+    def name(self) -> str:
+        """As people are told of it."""
+        return named(self.role, self.host)
 
 
 async def problem_with(client: httpx.AsyncClient, role: str, url: str) -> str | None:
@@ -34,19 +51,19 @@ async def problem_with(client: httpx.AsyncClient, role: str, url: str) -> str | 
     return None if f"{kind}.{name}" == role else f"at {url} is {kind}.{name}"
 
 
-async def problems_with(urls: Mapping[str, str], token: str, within_s: float = 0.0) -> dict[str, str]:
-    """Role to what is wrong with its server; those with a problem are asked again for so long."""
+async def problems_with(servers: Iterable[At], token: str, within_s: float = 0.0) -> dict[str, str]:
+    """Name to what is wrong with a server; those with a problem are asked again for so long."""
     deadline = time.monotonic() + within_s
     wrong: dict[str, str] = {}
 
-    async def ask(client: httpx.AsyncClient, role: str, url: str) -> None:
-        while problem := await problem_with(client, role, url):
+    async def ask(client: httpx.AsyncClient, server: At) -> None:
+        while problem := await problem_with(client, server.role, server.url):
             if time.monotonic() >= deadline:
-                wrong[role] = problem
+                wrong[server.name] = problem
                 return
             await anyio.sleep(_PAUSE_S)
 
     async with http_client(token) as client, anyio.create_task_group() as group:
-        for role, url in urls.items():
-            group.start_soon(ask, client, role, url)
+        for server in servers:
+            group.start_soon(ask, client, server)
     return wrong

@@ -45,6 +45,8 @@ class RunningServer:
     started_by_us: bool
     ended: str | None = None
     """How it ended, in words; None while it runs."""
+    host: str | None = None
+    """Of several; None where there is one."""
 
 
 class Crew:

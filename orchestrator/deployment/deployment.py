@@ -17,7 +17,7 @@ Rules:
 
 import sys
 import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -28,14 +28,15 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 import anyio.to_thread
 
-from participants.serving.addresses import url_at
+from participants.serving.addresses import join_address, split_address, url_at, worker_port
 from participants.serving.settings import secret
 from participants.serving.spec import ServerSpec
 
-from .asking import problems_with
+from .asking import At, problems_with
 from .config import FleetTable
 from .crew import Crew, RunningServer, Tell
 from .failures import DeploymentError, FolderTaken, NoFleet, NotAnswering, NotOurs, writing
+from .hosts import listens_on, spans_of, urls_from
 from .lock import FolderLock
 from .plan import TOKEN_ENV, Plan, addresses, elsewhere, make_plan, roles_of, same_programs
 from .ports import Ports
@@ -67,15 +68,20 @@ class Deployment:
         path: Path | None = None,
         tell: Tell = _nobody,
         command: Sequence[str] = COMMAND,
+        host: str | None = None,
     ) -> None:
-        """`path` is the folder that servers of one's own are imported from; `tell` hears of each start and end."""
+        """`path` is the folder that servers of one's own are imported from; `tell` hears of each start and end.
+
+        `host` is which one of `[fleet.hosts]` this machine is; whoever starts nothing need be none of them.
+        """
         self._config, self._table, self._path, self._tell = config, table, path, tell
-        self.folder = Path(table.folder)
-        self._lock, self._ports = FolderLock(self.folder), Ports()
+        self._host, self._spans = host, spans_of(table, roles_of(config))
+        self.folder = Path(table.folder, host or "")
+        self._lock, self._ports = FolderLock(self.folder), Ports(host=host)
         self._crew = Crew(self.folder, command, tell)
         self._plan = Plan((), {})
         self._token = ""
-        self._attached: dict[str, RunningServer] = {}
+        self._attached: dict[str, list[RunningServer]] = {}
         self._watched: dict[str, Process] = {}
         self._killed: list[str] = []
 
@@ -94,9 +100,12 @@ class Deployment:
 
     @property
     def servers(self) -> list[RunningServer]:
-        """Every server, those that others call first. Does not block."""
-        found = (self._crew.server(role) or self._attached_server(role) for role in roles_of(self._config))
-        return [server for server in found if server is not None]
+        """Every server, those that others call first; of several hosts those that run here. Does not block."""
+        found: list[RunningServer] = []
+        for role in roles_of(self._config):
+            own = self._crew.server(role)
+            found += self._attached_servers(role) if own is None else [own]
+        return found
 
     def lost(self) -> list[RunningServer]:
         """The servers of this host that have ended and were not started again. Does not block."""
@@ -107,8 +116,9 @@ class Deployment:
         return self._crew.log_begin(role)
 
     async def unanswering(self, within_s: float = 0.0) -> dict[str, str]:
-        """Role to what is wrong with its server; those with a problem are asked again for so long."""
-        return await problems_with({server.role: server.url for server in self.servers}, self._token, within_s)
+        """Server to what is wrong with it; those with a problem are asked again for so long."""
+        servers = [At(server.role, server.url, server.host) for server in self.servers]
+        return await problems_with(servers, self._token, within_s)
 
     # Beginnings
 
@@ -121,7 +131,9 @@ class Deployment:
         with anyio.CancelScope(shield=True):  # Half of a fleet is of no use to anybody.
             await self._end_left(await anyio.to_thread.run_sync(_survivors, before))
             await self._kill_left()
-        await self._start_missing(addresses(self._config, self._table, None))
+        await self._start_missing(
+            listens_on(self._spans, self._host) if self._host else addresses(self._config, self._table, None)
+        )
         return self.servers
 
     async def adopt(self, patience_s: float = 0.0) -> list[RunningServer]:
@@ -146,7 +158,7 @@ class Deployment:
         """Take over those that are what they should be, and end the others."""
         same = same_programs(self._make_plan(listens), before) & alive.keys()
         states = {state.role: state for state in before.servers if state.role in same}
-        wrong = await problems_with({role: state.url for role, state in states.items()}, self._token)
+        wrong = await problems_with([At(role, state.url) for role, state in states.items()], self._token)
         await self._end_left({role: one for role, one in alive.items() if role not in same or role in wrong})
         for role, state in states.items():
             if role not in wrong:
@@ -166,7 +178,7 @@ class Deployment:
                 wrong = await self.unanswering()
                 if not wrong:
                     return self.servers
-                problem = NotAnswering(wrong)
+                problem = NotAnswering(wrong, hosts=bool(self._table.hosts))
             except NoFleet as error:
                 problem = error
             if time.monotonic() >= deadline or (first and isinstance(problem, NoFleet)):
@@ -175,29 +187,37 @@ class Deployment:
 
     async def _look_for_servers(self) -> None:
         """Where the file and the state say that they are. Raises NoFleet, BadState, ConfigError."""
-        state = await anyio.to_thread.run_sync(read_state, self.folder)
         self._token = await anyio.to_thread.run_sync(self._find_token)
+        state = None if self._table.hosts else await anyio.to_thread.run_sync(read_state, self.folder)
         self._close_watched()
         self._watched = await anyio.to_thread.run_sync(_survivors, await _of_this_boot(state))
         for role in roles_of(self._config):
-            url, found = self._table.server(role).url, state.find(role) if state else None
-            if url is not None:
-                self._attached[role] = RunningServer(role, url, None, None, None, False)
-            elif found is None:
-                raise NoFleet(f"{role} has no url, and {self.folder} says of no server that runs as it")
-            else:
-                pid = found.pid if role in self._watched else None
-                self._attached[role] = RunningServer(role, found.url, pid, found.workers, Path(found.log), False)
+            self._attached[role] = self._found(role, state)
+
+    def _found(self, role: str, state: FleetState | None) -> list[RunningServer]:
+        """The servers of a role; of several hosts all of them, whoever asks."""
+        url, found = self._table.server(role).url, state.find(role) if state else None
+        if url is not None:
+            return [_elsewhere(role, url)]
+        if (span := self._spans.get(role)) is not None:
+            return [
+                RunningServer(role, url_at(listen), None, span.workers, None, False, host=host)
+                for host, listen in span.servers.items()
+            ]
+        if found is None:
+            raise NoFleet(f"{role} has no url, and {self.folder} says of no server that runs as it")
+        pid = found.pid if role in self._watched else None
+        return [RunningServer(role, found.url, pid, found.workers, Path(found.log), False)]
 
     def _close_watched(self) -> None:
         for process in self._watched.values():
             process.close()
         self._watched = {}
 
-    def _attached_server(self, role: str) -> RunningServer | None:
-        server, watched = self._attached.get(role), self._watched.get(role)
+    def _attached_servers(self, role: str) -> list[RunningServer]:
+        watched = self._watched.get(role)
         ended = watched.ended() if watched else None
-        return server and replace(server, ended=ended)
+        return [replace(server, ended=ended) for server in self._attached.get(role, ())]
 
     async def _take(self, patience_s: float) -> FleetState | None:
         """The folder is ours: what it says of an earlier fleet of this boot."""
@@ -220,7 +240,8 @@ class Deployment:
 
     def _make_plan(self, listens: Mapping[str, str]) -> Plan:
         """`listens` is role to address of the servers that are to run here."""
-        urls = {role: url_at(listen) for role, listen in listens.items()} | elsewhere(self._config, self._table)
+        urls = {role: url_at(listen) for role, listen in listens.items()} | urls_from(self._spans, self._host)
+        urls |= elsewhere(self._config, self._table)
         return make_plan(self._config, self._table, listens, urls, str(self._path) if self._path else None)
 
     async def _start_missing(self, wanted: Mapping[str, str]) -> None:
@@ -228,11 +249,13 @@ class Deployment:
         there = self._crew.listens()
         listens = {role: there.get(role) or await self._ports.keep(role, at) for role, at in wanted.items()}
         self._plan = self._make_plan(listens)
+        await self._keep_worker_ports(spec for spec in self._plan.specs if spec.role not in there)
         for role, url in self._plan.elsewhere.items():
-            self._attached[role] = RunningServer(role, url, None, None, None, False)
+            self._attached[role] = [_elsewhere(role, url)]
         try:
             await self._start([spec for spec in self._plan.specs if spec.role not in there])
-            if wrong := await problems_with(self._plan.elsewhere, self._token, self._table.start_s):
+            others = [At(role, url) for role, url in self._plan.elsewhere.items()]
+            if wrong := await problems_with(others, self._token, self._table.start_s):
                 raise NotAnswering(wrong)
         except BaseException:
             await self.stop()
@@ -240,6 +263,15 @@ class Deployment:
 
     async def _start(self, specs: Sequence[ServerSpec]) -> None:
         await self._crew.start(specs, {self._table.token_env or TOKEN_ENV: self._token}, self._table.start_s)
+
+    async def _keep_worker_ports(self, specs: Iterable[ServerSpec]) -> None:
+        """Those that follow from the span of a role. Raises PortTaken."""
+        for spec in specs:
+            host, port = split_address(spec.listen)
+            for k in range(spec.workers if spec.span else 0):
+                await self._ports.keep(
+                    f"{spec.role}/w{spec.first_worker + k}", join_address(host, worker_port(port, k))
+                )
 
     async def restart(self, role: str) -> RunningServer:
         """Start a server that was lost, at the same address and with the same peers.
@@ -306,6 +338,11 @@ class Deployment:
         killed = await anyio.to_thread.run_sync(lambda: kill_marked(self.folder, but=tuple(but)))
         for pid, role in killed.items():
             self._tell("leftover_ended", {"role": role, "pid": pid, "killed": True})
+
+
+def _elsewhere(role: str, url: str) -> RunningServer:
+    """One that somebody else runs."""
+    return RunningServer(role, url, None, None, None, False)
 
 
 async def _of_this_boot(state: FleetState | None) -> FleetState | None:

@@ -2,6 +2,7 @@
 
 DeploymentError       says what is wrong and what to do about it
 ├── PortTaken         somebody listens where a server was to listen
+│   └── NotThisHost   the address is none of this machine's
 ├── FolderTaken       another process runs the fleet of this folder
 ├── NotUp             a server died, or was not ready in time, when it was started
 │   └── CannotBe      it said itself that what it was started from cannot be
@@ -28,10 +29,26 @@ class PortTaken(DeploymentError):
 
     code = "port_taken"
 
-    def __init__(self, role: str, listen: str, why: str) -> None:
+    def __init__(self, role: str, listen: str, why: str, *, host: str | None = None) -> None:
+        """`host` of several, where its address follows from the file."""
+        self.role, self.listen, self.host = role, listen, host
+        other = "base_port in [fleet]" if host else f'address in [fleet.servers."{role}"]'
         super().__init__(
-            f"{role} cannot listen on {listen}: {why}. End what listens there, or name another address in "
-            f'[fleet.servers."{role}"]; nothing was started there'
+            f"{role} cannot listen on {listen}: {why}. End what listens there, or name another {other}; "
+            "nothing was started there"
+        )
+
+
+class NotThisHost(PortTaken):
+    """The address of a host is not one of this machine."""
+
+    code = "not_this_host"
+
+    def __init__(self, role: str, listen: str, host: str) -> None:
+        super().__init__(role, listen, "", host=host)
+        self.args = (
+            f"{role} cannot listen on {listen}: this machine has no such address, and [fleet.hosts] says that "
+            f"{host} has it. Run this on {host}, or correct the address; nothing was started",
         )
 
 
@@ -94,6 +111,9 @@ _ADVICE = {
     NO_PARTICIPANT: "correct the url of what is no participant, or start it with a token",
 }
 _ANOTHER = "correct the url of what is another server"
+_HOSTS = (
+    "; a host that does not come back is taken out of [fleet.hosts], and `midflight up --host` run again on all others"
+)
 
 
 def _advice(whys: Iterable[str]) -> str:
@@ -108,11 +128,13 @@ class NotAnswering(DeploymentError):
 
     code = "not_answering"
 
-    def __init__(self, failures: Mapping[str, str]) -> None:
-        """`failures` maps the role to what it answered instead."""
+    def __init__(self, failures: Mapping[str, str], *, hosts: bool = False) -> None:
+        """`failures` maps the role, or the role on a host where there are several, to what it answered instead."""
         self.failures = dict(failures)
         told = "; ".join(f"{role} {why}" for role, why in sorted(failures.items()))
-        super().__init__(f"{told}. {_advice(failures[role] for role in sorted(failures))}")
+        gone = any(said in why for why in failures.values() for said in (SILENT, UNREACHED))
+        more = _HOSTS if hosts and gone else ""
+        super().__init__(f"{told}. {_advice(failures[role] for role in sorted(failures))}{more}")
 
 
 class NotOurs(DeploymentError):

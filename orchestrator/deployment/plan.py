@@ -10,6 +10,7 @@ from participants.serving.addresses import split_address
 from participants.serving.spec import ServerSpec, parse_spec
 
 from .config import MAIN_MODEL, ROLES, FleetTable
+from .hosts import spans_of
 from .state import FleetState
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def spec_of(
     Raises ConfigError where the tables do not go together.
     """
     kind, _, name = role.partition(".")
-    server = table.server(role)
+    server, span = table.server(role), spans_of(table, roles_of(config)).get(role)
     checkpoint, telemetry = config.checkpoint, config.telemetry
     facts: dict[str, Any] = {
         "kind": kind,
@@ -54,6 +55,7 @@ def spec_of(
         "server": server.server,
         "workers": server.workers,
         "listen": listen,
+        "span": span.addresses if span else (),
         "peers": peers_of(role, urls),
         "store": checkpoint.url if checkpoint.enabled else None,
         "single_writer": checkpoint.single_writer,

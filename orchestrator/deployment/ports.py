@@ -17,7 +17,7 @@ import anyio.to_thread
 
 from participants.serving.addresses import join_address, split_address
 
-from .failures import PortTaken
+from .failures import NotThisHost, PortTaken
 
 PATIENCE_S = 2.0
 """How long a port may be in use: a process that was killed lets go of its sockets a little later."""
@@ -27,20 +27,23 @@ _POLL_S = 0.02
 class Ports:
     """The ports of a fleet, each kept until it is let go."""
 
-    def __init__(self, patience_s: float = PATIENCE_S) -> None:
-        self._patience_s = patience_s
+    def __init__(self, patience_s: float = PATIENCE_S, *, host: str | None = None) -> None:
+        """`host` of several is this one."""
+        self._patience_s, self._host = patience_s, host
         self._kept: dict[str, socket.socket] = {}
 
     async def keep(self, role: str, listen: str) -> str:
-        """Keep a port for a role, a free one for port 0; gives `host:port`. Raises PortTaken."""
+        """Keep a port for a role, a free one for port 0; gives `host:port`. Raises PortTaken, NotThisHost."""
         host, port = split_address(listen)
         deadline = time.monotonic() + self._patience_s
         while True:
             try:
                 kept = await anyio.to_thread.run_sync(_bind, host, port)
             except OSError as error:
+                if self._host is not None and error.errno == errno.EADDRNOTAVAIL:
+                    raise NotThisHost(role, listen, self._host) from error
                 if error.errno != errno.EADDRINUSE or time.monotonic() >= deadline:
-                    raise PortTaken(role, listen, error.strerror or str(error)) from error
+                    raise PortTaken(role, listen, error.strerror or str(error), host=self._host) from error
                 await anyio.sleep(_POLL_S)
             else:
                 self.release(role)

@@ -6,11 +6,13 @@ span and the number of workers knows the address of each of them, and asks nobod
 """
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from urllib.parse import urlsplit
 
 MAX_PORT = 65_535
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 def split_address(text: str) -> tuple[str, int]:
@@ -33,6 +35,28 @@ def same_host(host: str) -> str:
         return str(ipaddress.ip_address(host))
     except ValueError:
         return host.lower()
+
+
+def host_in(text: str) -> str:
+    """A host without a port, IPv6 with brackets or without, in the form of `same_host`. Raises ValueError."""
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    try:
+        found = ipaddress.ip_address(bare)
+    except ValueError:
+        if not _NAME.fullmatch(bare) or bare.rpartition(".")[2].isdecimal():
+            raise ValueError(f"{text!r} is no address of a host, such as 10.0.0.1, fd00::1 or node-1") from None
+        return bare.lower()
+    if found.is_unspecified or "%" in bare:
+        raise ValueError(f"{text!r} is no address to be called at; name the one at which others reach this host")
+    return str(found)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether it means the host that says it."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def is_any(host: str) -> bool:

@@ -58,7 +58,7 @@ def test_without_the_table_there_are_no_servers() -> None:
         ('[fleet.servers."agent.main"]\nworkers = 0', "greater than or equal to 1"),
         ('[fleet.servers."agent.main"]\nworkers = 100000', "less than or equal to"),
         ('[fleet.servers."agent.main"]\nworkers = "two"', "valid integer"),
-        ('[fleet.servers."agent.main"]\nport = 80', "no such key; there are workers, listen, server, url"),
+        ('[fleet.servers."agent.main"]\nport = 80', "no such key; there are workers, listen, hosts, server, url"),
         ('[fleet.servers."agent.main"]\nport = 80', 'run.toml: fleet.servers."agent.main".port: there is no such key'),
         ('[fleet.servers."resources.chess"]', 'run.toml: fleet.servers."resources.chess": there is no table'),
         ('[fleet.servers."agent.main"]\nlisten = "8000"', "no host:port"),
