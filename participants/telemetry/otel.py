@@ -6,7 +6,7 @@ that it is for, so not before a fork. Nothing here holds up the work, or fails i
     the endpoint is down, or refuses     one warning, and one line when it is there again; spans of that time are lost,
                                          and metrics are what they are when it is there again
     more spans than it takes             the oldest of them are lost
-    the end of the process               what is left is sent within CLOSE_S
+    the end of the process               what is left is sent within a limit
 
 The ids of spans are ours, so that the spans of all processes of a run join. Headers, such as credentials, certificates
 and compression are taken from the environment, as OpenTelemetry names it (`OTEL_EXPORTER_OTLP_HEADERS`, ...).
@@ -40,8 +40,6 @@ SPANS_EVERY_S = 1.0
 METRICS_EVERY_S = 10.0
 TIMEOUT_S = 5.0
 """For one request, with all its tries."""
-CLOSE_S = 2.0
-"""For sending what is left, at the end."""
 MAX_SPANS = 8_192
 """That wait to be sent."""
 BATCH = 512
@@ -139,7 +137,7 @@ def metrics_data(
     cumulative = otel.AggregationTemporality.CUMULATIVE
 
     def number(labels: Labels, value: float, start_ns: int | None) -> otel.NumberDataPoint:
-        return otel.NumberDataPoint(dict(labels), start_ns, now_ns, value)  # type: ignore[arg-type]  # None for gauges.
+        return otel.NumberDataPoint(dict(labels), start_ns, now_ns, float(value))  # type: ignore[arg-type]  # None for gauges.
 
     def histogram(labels: Labels, found: Distribution, bounds: Sequence[float]) -> otel.HistogramDataPoint:
         about: dict[str, Any] = {"attributes": dict(labels), "start_time_unix_nano": since_ns}
@@ -171,11 +169,21 @@ def _metric(instrument: Instrument, data: Any) -> Any:
 class OtelExporter:
     """Sends what it is given, from a thread of its own, until it is closed."""
 
-    def __init__(self, open_: Callable[[], Exporters], snapshot: Callable[[], Snapshot], where: str) -> None:
+    def __init__(
+        self,
+        open_: Callable[[], Exporters],
+        snapshot: Callable[[], Snapshot],
+        where: str,
+        *,
+        spans_every_s: float = SPANS_EVERY_S,
+        metrics_every_s: float = METRICS_EVERY_S,
+    ) -> None:
         """`open_` is called in the thread; `where` is for people."""
         self._open, self._snapshot, self._where = open_, snapshot, where
+        self._spans_every_s, self._metrics_every_s = spans_every_s, metrics_every_s
         self._spans: deque[Span] = deque(maxlen=MAX_SPANS)
         self._closing = threading.Event()
+        self._since_ns = time.time_ns()
         self._silent = False
         self._said = ""
         self._thread = threading.Thread(target=self._run, name="midflight-otlp", daemon=True)
@@ -188,7 +196,7 @@ class OtelExporter:
         """Send it with the next request."""
         self._spans.append(span)
 
-    def close(self, within_s: float = CLOSE_S) -> bool:
+    def close(self, within_s: float) -> bool:
         """Send what is left; whether that was done in time. Blocks for up to `within_s`; what is late is lost."""
         self._closing.set()
         self._thread.join(within_s)
@@ -202,14 +210,13 @@ class OtelExporter:
             log.warning("no telemetry goes to %s any more", self._where, exc_info=True)
 
     def _send_until_closed(self, exporters: Exporters) -> None:
-        since_ns, metrics_at = time.time_ns(), time.monotonic() + METRICS_EVERY_S
-        closing = False
+        metrics_at, closing = time.monotonic() + self._metrics_every_s, False
         while not closing:
-            closing = self._closing.wait(SPANS_EVERY_S)
+            closing = self._closing.wait(self._spans_every_s)
             self._send_spans(exporters)
             if closing or time.monotonic() >= metrics_at:
-                metrics_at = time.monotonic() + METRICS_EVERY_S
-                self._send_metrics(exporters, since_ns)
+                metrics_at = time.monotonic() + self._metrics_every_s
+                self._send_metrics(exporters)
         exporters.spans.shutdown()
         exporters.metrics.shutdown()
 
@@ -221,10 +228,10 @@ class OtelExporter:
     def _pop(self) -> Span | None:
         return self._spans.popleft() if self._spans else None
 
-    def _send_metrics(self, exporters: Exporters, since_ns: int) -> None:
+    def _send_metrics(self, exporters: Exporters) -> None:
         snapshot = self._snapshot()
         if snapshot.counters or snapshot.histograms or snapshot.gauges:
-            data = metrics_data(snapshot, exporters.resource, since_ns, time.time_ns())
+            data = metrics_data(snapshot, exporters.resource, self._since_ns, time.time_ns())
             self._tell(exporters.metrics.export(data).name == "SUCCESS")
 
     def _tell(self, sent: bool) -> None:

@@ -17,6 +17,8 @@ from .otel import Identity, OtelExporter, open_exporters
 
 DRAIN_S = 1.0
 """For what is queued when the process ends."""
+CLOSE_S = 2.0
+"""For sending what is left then; whoever does not answer gets it no more."""
 _NEEDS = {
     "otlp": ("otel", ("opentelemetry.exporter.otlp.proto.http.trace_exporter", "opentelemetry.sdk.metrics.export")),
     "prometheus": ("prometheus", ("prometheus_client.exposition",)),
@@ -68,4 +70,4 @@ async def telemetry(otlp: str | None, prometheus: bool, identity: Identity) -> A
 def _close(collected: Collected, exporter: OtelExporter | None) -> None:
     uninstall(collected, timeout_s=DRAIN_S)
     if exporter is not None:
-        exporter.close()
+        exporter.close(CLOSE_S)

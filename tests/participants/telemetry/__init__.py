@@ -1,0 +1,1 @@
+"""The hook of telemetry, and what is installed in it."""
