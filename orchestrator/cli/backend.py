@@ -21,6 +21,7 @@ def backend(
     real: Annotated[bool, typer.Option("--real", help="A small Llama on the CPU; needs the extra worker.")] = False,
     weights: Annotated[Path | None, typer.Option(help="A folder with the weights of --real.")] = None,
     weight_version: Annotated[str, typer.Option(help="The version of the weights that replies name.")] = "",
+    weights_root: Annotated[Path | None, typer.Option(help="Let a trainer load weights from folders below it.")] = None,
     kept_tokens: Annotated[int | None, typer.Option(help="Computed prompt tokens that --real keeps.", min=0)] = None,
     tokens_per_s: Annotated[float | None, typer.Option(help="Rate of each call; unlimited if left out.")] = None,
     latency_s: Annotated[float, typer.Option(help="Wait before the first token of each call.", min=0)] = 0.0,
@@ -34,8 +35,10 @@ def backend(
     from participants.inference import DEFAULT_MODEL, REAL_MODEL, Backend, Pace, Settings, serve_forever
     from participants.worker import WorkerRefused, start_engine
 
-    if not real and (weights or kept_tokens is not None):
-        raise typer.BadParameter("needs --real", param_hint="--weights" if weights else "--kept-tokens")
+    if not real:
+        for option, given in (("--weights", weights), ("--weights-root", weights_root), ("--kept-tokens", kept_tokens)):
+            if given is not None:
+                raise typer.BadParameter("needs --real", param_hint=option)
     if tokens_per_s is not None and tokens_per_s <= 0:
         raise typer.BadParameter("must be above 0", param_hint="--tokens-per-s")
     pace = Pace(tokens_per_s=tokens_per_s, latency_s=latency_s, max_concurrency=max_concurrency)
@@ -47,6 +50,7 @@ def backend(
             pace=pace,
             control=control,
             log=log,
+            weights_root=weights_root,
             token_store=token_store,
         )
         engine = start_engine(seed, weights, weight_version, kept_tokens=kept_tokens) if real else None

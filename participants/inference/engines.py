@@ -1,9 +1,14 @@
 """What makes the tokens: the seam between serving calls and generating, and the deterministic side of it."""
 
+from pathlib import Path
 from typing import Protocol
 
 from .jobs import Job
+from .refusals import RequestRefused
 from .sampling import MAX_GENERATED_TOKENS, Generation, Piece
+
+WEIGHTS_REFUSED = "weights_refused"
+"""The code where a folder of weights cannot be used."""
 
 
 class Running(Protocol):
@@ -36,6 +41,12 @@ class Engine(Protocol):
     async def reweigh(self, weights: str, seed: int) -> None:
         """From the next token on use the weights of this seed, and call them so."""
 
+    async def reload(self, weights: str, folder: Path) -> None:
+        """From the next token on use the weights of this folder, and call them so.
+
+        RequestRefused with the code `weights_refused` where they cannot be used; nothing has changed then.
+        """
+
 
 class DeterministicEngine:
     """Words by a hash. Calls in progress keep their seed and their version when weights change."""
@@ -52,3 +63,7 @@ class DeterministicEngine:
     async def reweigh(self, weights: str, seed: int) -> None:
         """Take another seed and version for the calls that begin from now on."""
         self.weights, self._seed = weights, seed
+
+    async def reload(self, weights: str, folder: Path) -> None:
+        """Refused: a hash has no weights."""
+        raise RequestRefused("these words come from a hash; only --real has weights", code=WEIGHTS_REFUSED)

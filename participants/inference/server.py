@@ -29,6 +29,7 @@ from .jobs import Job, make_meta, prompt_ids, tokenized, validate
 from .refusals import RequestRefused
 from .staged import enter, make_stager
 from .tokens import decode, from_numbers, to_numbers
+from .weights_route import weights_route
 
 BATCH_TOKENS = 32
 """Generated between two looks at the event loop, where no rate is set."""
@@ -54,6 +55,8 @@ class Settings:
     """Whether the control routes exist."""
     log: Path | None = None
     """Where calls are recorded as lines of JSON."""
+    weights_root: Path | None = None
+    """Where other weights may be loaded from while it runs; the route for that exists with it."""
     token_store: Path | None = None
     """A folder where prefixes are staged; the staging routes exist with it."""
 
@@ -78,6 +81,7 @@ class Backend:
             Route("/detokenize", _guarded(self._detokenize), methods=["POST"]),
             *(Route(path, _guarded(self._endpoint(parse)), methods=["POST"]) for path, parse in DIALECTS.items()),
             *(control_routes(self) if settings.control else []),
+            *([weights_route(self.engine, settings.weights_root)] if settings.weights_root else []),
             *(staging_routes(self.stager) if self.stager else []),
         ]
         self.app = Starlette(routes=routes)

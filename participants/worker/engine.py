@@ -12,10 +12,12 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
 
+from ..inference.engines import WEIGHTS_REFUSED
 from ..inference.jobs import Job
 from ..inference.refusals import RequestRefused
 from ..inference.sampling import Outline, Output, Piece, outline
@@ -23,7 +25,8 @@ from ..inference.tokens import END
 from .choosing import ANY, NOT_YET, Chooser, Drawn, Wish
 from .llama import Cache, Llama, Run
 from .prefixes import Prefixes
-from .weights import Weights, make
+from .refusals import WeightsRefused
+from .weights import Weights, load, make
 
 DEFAULT_VERSION = "0"
 KEPT_TOKENS = 32_768
@@ -80,8 +83,25 @@ class LlamaEngine:
 
     async def reweigh(self, weights: str, seed: int) -> None:
         """Take random weights. Calls in progress go on with them, on what they have computed with the old ones."""
+        await self._take(weights, await anyio.to_thread.run_sync(make, seed, self._llama.shape))
+
+    async def reload(self, weights: str, folder: Path) -> None:
+        """Take the weights of a folder, as `reweigh` does; calls go on while it is read.
+
+        RequestRefused where they cannot be read, or are of another shape: what calls have computed would not fit.
+        """
+        try:
+            made = await anyio.to_thread.run_sync(load, folder)
+        except WeightsRefused as error:
+            raise RequestRefused(str(error), param="model_path", code=WEIGHTS_REFUSED) from error
+        if made.shape != self._llama.shape:
+            problem = f"the weights in {folder} are a {made.shape}; this worker runs a {self._llama.shape}"
+            raise RequestRefused(problem, param="model_path", code=WEIGHTS_REFUSED)
+        await self._take(weights, made)
+
+    async def _take(self, weights: str, made: Weights) -> None:
+        """Between two tiles."""
         async with self._idle:
-            made = await anyio.to_thread.run_sync(make, seed, self._llama.shape)
             self._llama.weights = made
             self._prefixes.clear()
             self._made += 1
