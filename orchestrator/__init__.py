@@ -22,6 +22,22 @@ if _TYPE_CHECKING:
     from .fleet import Fleet, Member, Outcome, adopt, ask_all, discover, failures_of
     from .links import HttpLink, Link, LocalLink, http_client
     from .rounds import Blocked, Round, RoundLimits, checkpoint
+    from .training import (
+        CursorDiffers,
+        ForeignHead,
+        InsideCheckpoint,
+        NoState,
+        NothingDispatched,
+        Result,
+        Save,
+        ServersLost,
+        TrainingError,
+        TrainingRun,
+        UnknownRollout,
+        UnusableFile,
+        UnusableState,
+        training_run,
+    )
 
 __all__ = [
     "Blocked",
@@ -29,19 +45,32 @@ __all__ = [
     "ConformanceReport",
     "ControlFailed",
     "CoordinationError",
+    "CursorDiffers",
     "Fleet",
+    "ForeignHead",
     "HttpLink",
+    "InsideCheckpoint",
     "Link",
     "LocalLink",
     "Member",
+    "NoState",
+    "NothingDispatched",
     "Outcome",
     "PrepareFailed",
     "RenewFailed",
     "RestoreFailed",
+    "Result",
     "Round",
     "RoundLimits",
+    "Save",
+    "ServersLost",
     "Standstill",
     "TalliesDiffer",
+    "TrainingError",
+    "TrainingRun",
+    "UnknownRollout",
+    "UnusableFile",
+    "UnusableState",
     "abort",
     "adopt",
     "ask_all",
@@ -57,6 +86,7 @@ __all__ = [
     "restore",
     "resume",
     "retire",
+    "training_run",
 ]
 
-__getattr__ = _names_from(__name__, ("coordination", "errors", "fleet", "links", "rounds", "conformance"))
+__getattr__ = _names_from(__name__, ("coordination", "errors", "fleet", "links", "rounds", "training", "conformance"))
