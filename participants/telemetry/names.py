@@ -171,7 +171,7 @@ def _span(name: str, means: str, *attributes: str) -> Instrument:
 _MEMBER = ("participant", "process")
 _OWN: Mapping[str, tuple[str, ...]] = {
     "prepare": ("prepared", "blockers", "restarts"),
-    "commit": ("records", "bytes"),
+    "commit": ("lives", "records", "bytes"),
     "retire": ("lives", "not_stopped"),
     "submit": ("lives", "refused"),
     "release": ("lives",),
