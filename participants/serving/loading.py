@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from ..agent import Agent
 from ..data import Peer
+from ..options import wrong_option
 from ..simple_agent import SimpleAgent
 from .settings import ConfigError
 
@@ -75,6 +76,9 @@ def make_agent(
 
 def make(role: str, target: str, found: Callable[..., T], *given: Any, options: Mapping[str, Any], name: str) -> T:
     """One with these options. Raises ConfigError for options that it does not take, or that it refuses."""
+    made = found.func if isinstance(found, partial) else found
+    if isinstance(made, type) and (wrong := wrong_option(made, options)):
+        raise ConfigError(f"{role}: {target} does not take these options: {wrong}")
     try:
         return found(*given, name=name, **options)
     except TypeError as error:

@@ -116,6 +116,8 @@ class GenRMCompareServer(CohortServer):
             raise ValueError(f"comparison_strategy is circular or all_pairs, and not {comparison_strategy!r}")
         if not min(cohort_collection_timeout_s, cohort_evaluation_timeout_s, cohort_waiter_timeout_s) > 0:
             raise ValueError("the timeouts of cohorts must be more than 0")
+        if not cohort_terminal_ttl_s >= 0 or cohort_terminal_max < 0 or not 0 <= top_percentile <= 1:
+            raise ValueError("top_percentile is from 0 to 1, and cohort_terminal_ttl_s and _max are not below 0")
         self._strategy: Strategy = comparison_strategy
         self._judges = num_judges_per_comparison
         self._tries = genrm_parse_retries + 1

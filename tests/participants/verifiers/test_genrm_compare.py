@@ -455,6 +455,8 @@ async def test_the_shipped_cases_are_many_and_differ_within_a_cohort() -> None:
         {"num_judges_per_comparison": 0},
         {"comparison_strategy": "best"},
         {"cohort_waiter_timeout_s": 0},
+        {"top_percentile": 5.0},
+        {"cohort_terminal_max": -1},
         {"judge": "model.nobody"},
     ],
     ids=lambda options: next(iter(options)),
