@@ -1,1 +1,0 @@
-"""The hook of telemetry, and what is installed in it."""
