@@ -20,7 +20,7 @@ from store import Fenced, Life, Segment, StoreError
 
 from .asking import asked_row
 from .config import Config
-from .groups import Held, named_row
+from .groups import WAITED, Held, group_of, named_row
 from .ledger import RunLedger
 from .rows import Rollout
 from .saved import Totals, Work, work_of_row
@@ -200,6 +200,7 @@ class Collector:
         """Make results durable, then release them; False where the output takes no more."""
         if not results:
             return True
+        self.ledger.lost_groups.update(group_of(each.life.rollout_id) for each in results if self._is_spent(each))
         lines = [self._line(result) for result in results]
         try:
             await self._output.append(lines)
@@ -221,10 +222,16 @@ class Collector:
         rollout_id = result.life.rollout_id
         if result.failure is None:
             return Line(rollout_id, str(result.life), dict(result.row or {}))
-        failures = self.ledger.failures.get(rollout_id, 0) + 1
-        final = bool(result.failure.get("terminal")) or failures >= self._config.run.max_attempts
+        hopeless = result.failure.get("class") == WAITED and group_of(rollout_id) in self.ledger.lost_groups
+        final = hopeless or self._is_spent(result)
         facts = {f"_ng_failure_{key}": value for key, value in result.failure.items()}
         return Line(rollout_id, str(result.life), facts, failed=True, final=final)
+
+    def _is_spent(self, result: Result) -> bool:
+        """Whether it is a failure of a rollout that is not started again, whatever becomes of others."""
+        failures = self.ledger.failures.get(result.life.rollout_id, 0) + 1
+        spent = failures >= self._config.run.max_attempts
+        return result.failure is not None and (bool(result.failure.get("terminal")) or spent)
 
     def _count(self, line: Line) -> None:
         if line.failed:

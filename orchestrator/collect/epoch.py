@@ -23,7 +23,7 @@ from .checkpoints import Checkpoints
 from .collector import Collector, Emit, Tally
 from .config import Config
 from .ending import Ending
-from .groups import ENDS_GROUP
+from .groups import ENDS_GROUP, group_of
 from .ledger import RunLedger
 from .merge import failures_url, write_output
 from .progress import report_progress
@@ -145,6 +145,7 @@ async def _collect(run: Run, world: World, watching: anyio.CancelScope) -> None:
         before.adopted,
         [line.rollout_id for line in before.lines if line.why in ENDS_GROUP],
     )
+    ledger.lost_groups.update(group_of(line.rollout_id) for line in decided.values() if line.failed)
     first, run.earlier = run.earlier is None, run.earlier or before.totals
     collector = Collector(run.config, world, ledger, writer, run.emit, run.earlier, run.tally)
     if run.store is not None and run.controller is not None and world.fleet is not None:

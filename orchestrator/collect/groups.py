@@ -17,7 +17,10 @@ from participants import Result
 from .rows import Rollout
 
 SIZE = "midflight_group_size"
-ENDS_GROUP = frozenset({"cohort_failed", "judge_failed"})
+WAITED = "cohort_failed"
+"""The class of failure of a member that has waited for others in vain. Once one of them has failed for good, another try
+would be in vain as well."""
+ENDS_GROUP = frozenset({WAITED, "judge_failed"})
 """Classes of failures that a member does not have alone."""
 
 

@@ -47,6 +47,8 @@ class RunLedger:
     attempts: dict[str, int] = field(default_factory=dict)
     """The next attempt of each rollout that had one."""
     group_attempts: Attempts = field(default_factory=Attempts)
+    lost_groups: set[str] = field(default_factory=set)
+    """Groups of which a member has failed for good: no cohort of theirs is ever whole."""
     dispatched: int = 0
     continued: int = 0
     restarted: int = 0

@@ -1,13 +1,14 @@
 """Repeats of a row are a cohort without any field by hand: who is in which group, and in which attempt of it."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from orchestrator.collect import Config, Options, RunLedger, collect, open_segments
+from orchestrator.collect import Collector, Config, Options, RunLedger, collect, open_segments
 from orchestrator.collect.groups import SIZE, Attempts, Held, group_of, named_row
 from orchestrator.collect.rows import Rollout, plan_rollouts
 from orchestrator.collect.segments import Header, Line, Writer
@@ -192,6 +193,39 @@ async def test_a_member_that_fails_alone_is_waited_for_in_the_same_attempt(tmp_p
     summary = await collect(config, Options(), lambda name, facts: None, Comparing(Once("1")))
     assert (summary.exit_code, summary.rows, summary.failures) == (0, 6, 1)
     assert {row["group_attempt"] for row in rows_of(tmp_path)} == {0}
+
+
+async def test_members_of_one_that_failed_for_good_wait_for_it_once(tmp_path: Path) -> None:
+    """Then they fail for good as well, rather than be generated again and wait again; another group is left alone."""
+
+    def refuse(asked: str) -> None:
+        if asked == "1":
+            raise ParticipantError(Code.MODEL_FAILED, "out of memory", {"status": 500})
+
+    config = configured(tmp_path, max_attempts=4)
+    options = {"num_rollouts_per_prompt": 3, "cohort_collection_timeout_s": 1.5}
+    genrm = config.resources["genrm"].model_copy(update={"options": options})
+    summary = await collect(
+        config.model_copy(update={"resources": {"genrm": genrm}}), Options(), lambda *_: None, Comparing(refuse)
+    )
+    assert (summary.exit_code, summary.rows, summary.failed_for_good) == (1, 0, 3)
+    failures = [json.loads(line) for line in (tmp_path / "out_failures.jsonl").read_text().splitlines()]
+    waited = Counter(each["_ng_rollout_index"] for each in failures if each["_ng_failure_class"] == "cohort_failed")
+    assert waited == {0: 1, 2: 1}
+
+
+async def test_a_judge_that_fails_is_tried_again_whoever_else_has_failed_for_good(tmp_path: Path) -> None:
+    """Repeats of a verifier that looks at each alone are no cohort."""
+    rollouts = plan_rollouts([{"n": 0}], 2)
+    ledger = RunLedger.begin(1, rollouts, ())
+    ledger.lost_groups.add(group_of(rollouts[0].rollout_id))
+    opened = ledger.next_dispatch()
+    assert opened is not None
+    collector = Collector(configured(tmp_path), cast(Any, None), ledger, cast(Any, None), lambda *_: None)
+    for named, final in (("judge_failed", False), ("timeout", False), ("cohort_failed", True)):
+        failure = {"class": named, "message": "", "stage": "verification", "terminal": False}
+        failed = Result(life=opened[0], row=None, failure=failure, active_s=0.0)
+        assert collector._line(failed).final is final
 
 
 async def test_the_attempt_of_a_group_is_known_to_the_next_start(tmp_path: Path) -> None:
