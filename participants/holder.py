@@ -32,7 +32,7 @@ from .routing import Place
 from .siblings import Siblings
 from .tally import Sums, pair_tally
 from .telemetry import names, span
-from .telemetry.operations import refused
+from .telemetry.operations import refused, refusing
 from .wire import Blocker, Modes, PairTally
 
 __all__ = ["BATCH", "Brought", "Held", "Holder", "in_turns", "no_blobs"]
@@ -132,18 +132,18 @@ class Holder(Reports[State]):
         held = self._held.get(life.rollout_id)
         if held is not None and held.life == life and not held.stopped:
             return held
-        try:
-            if dispatches:
-                self._check_newest(life)
-            self.fences.admit(life, creates=creates or dispatches or self._continues(life))
-        except ParticipantError as error:
-            self.refused += 1
-            refused(self.role, error)
-            raise
-        while (old := self._held.get(life.rollout_id)) is not None and old.life != life:
-            await self.stop(old.life)
-        if self.fences.current(life.rollout_id) != life:
-            raise ParticipantError(Code.STALE_LIFE, f"{life} was superseded meanwhile")
+        with refusing(self.role):
+            try:
+                if dispatches:
+                    self._check_newest(life)
+                self.fences.admit(life, creates=creates or dispatches or self._continues(life))
+            except ParticipantError:
+                self.refused += 1
+                raise
+            while (old := self._held.get(life.rollout_id)) is not None and old.life != life:
+                await self.stop(old.life)
+            if self.fences.current(life.rollout_id) != life:
+                raise ParticipantError(Code.STALE_LIFE, f"{life} was superseded meanwhile")
         return self._held.get(life.rollout_id) or self._take_up(life)
 
     def _check_newest(self, life: Life) -> None:
@@ -156,7 +156,8 @@ class Holder(Reports[State]):
         """Refuse to answer for a process that was here before. Raises `lost_session`."""
         if self.needs_adoption and not self.epoch:
             problem = f"{self.role} was started after this run's last adopt and has nothing of {life}"
-            raise ParticipantError(Code.LOST_SESSION, problem)
+            with refusing(self.role):
+                raise ParticipantError(Code.LOST_SESSION, problem)
 
     def _continues(self, life: Life) -> bool:
         brought = self._brought.get(life.rollout_id)

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from store.layout import NAME_RULE
+
 from ..cuts import Reason
 from ..errors import Code
 from ..wire import OPERATIONS, Blocker
@@ -17,7 +19,7 @@ Shape = Literal["span", "counter", "histogram", "gauge"]
 
 CONTROLLER = "controller"
 """The participant's place in labels, where it is the controller that acts."""
-PARTICIPANT = re.compile(r"controller|(environment|model|agent|resources)\.[a-z0-9][a-z0-9_-]*")
+PARTICIPANT = re.compile(rf"controller|(environment|model|agent|resources)\.{NAME_RULE}")
 """Values of the label `participant`: `<kind>.<name>`, as many as the run has roles."""
 
 # Spans of the controller

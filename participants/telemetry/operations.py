@@ -69,6 +69,16 @@ def refused(participant: str, error: ParticipantError) -> None:
         add(names.REFUSED, participant=participant, code=error.code.value)
 
 
+@contextmanager
+def refusing(participant: str) -> Iterator[None]:
+    """What the block refuses is counted as by `refused`; on paths that are taken for every call, call that instead."""
+    try:
+        yield
+    except ParticipantError as error:
+        refused(participant, error)
+        raise
+
+
 async def operated(plane: "ControlPlane", operation: str, message: Any) -> Any:
     """Have a control plane carry out one operation. Raises what it raises."""
     carry_out: Callable[[Any], Awaitable[Any]] = getattr(plane, operation)

@@ -32,6 +32,7 @@ from ..errors import Code, ParticipantError
 from ..fences import Floor
 from ..routing import routing_key
 from ..sessions import ResourcesSession, body_of, parse
+from ..telemetry.operations import refusing
 from .cohort import Cohort, CohortKey, CohortLimits, Joining, Member, Phase
 from .cohorts import Cohorts
 from .judging import JudgingServer
@@ -142,7 +143,8 @@ class CohortServer(JudgingServer):
         if 0 < self.epoch < life.epoch:
             problem = f"{life} is of epoch {life.epoch}, and {self.role} knows {self.epoch}: adopt comes first"
             raise ParticipantError(Code.INVALID_REQUEST, problem, {"epoch": self.epoch})
-        self.fences.check_not_ended(life)
+        with refusing(self.role):
+            self.fences.check_not_ended(life)
 
     def _joined(self, asked: Join, life: Life | None, call: CallId | None) -> Joining:
         answer, digest = self.load_answer(asked.answer)
