@@ -18,8 +18,8 @@ from .rows import Rollout
 
 SIZE = "midflight_group_size"
 WAITED = "cohort_failed"
-"""The class of failure of a member that has waited for others in vain. Once one of them has failed for good, another try
-would be in vain as well."""
+"""The class of failure of a member that has waited for others in vain. Once one of them has failed for good, another
+try would be in vain as well."""
 ENDS_GROUP = frozenset({WAITED, "judge_failed"})
 """Classes of failures that a member does not have alone."""
 

@@ -221,7 +221,7 @@ async def test_a_judge_that_fails_is_tried_again_whoever_else_has_failed_for_goo
     ledger.lost_groups.add(group_of(rollouts[0].rollout_id))
     opened = ledger.next_dispatch()
     assert opened is not None
-    collector = Collector(configured(tmp_path), cast(Any, None), ledger, cast(Any, None), lambda *_: None)
+    collector = Collector(configured(tmp_path), cast("Any", None), ledger, cast("Any", None), lambda *_: None)
     for named, final in (("judge_failed", False), ("timeout", False), ("cohort_failed", True)):
         failure = {"class": named, "message": "", "stage": "verification", "terminal": False}
         failed = Result(life=opened[0], row=None, failure=failure, active_s=0.0)
