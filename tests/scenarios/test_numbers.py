@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.tree import ROOT
+from tests.tidy.tree import ROOT, modules
 
 pytestmark = pytest.mark.unit
 
@@ -43,10 +43,10 @@ class Numbered:
 
 def all_tests(root: Path) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     """Every test below `tests/`, as `module::name`."""
-    for path in sorted((root / "tests").rglob("test_*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for module in modules(root, "tests"):
+        for node in module.tree.body if module.path.name.startswith("test_") else ():
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-                yield f"{path.stem}::{node.name}", node
+                yield f"{module.path.stem}::{node.name}", node
 
 
 def numbered(name: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Numbered | None:

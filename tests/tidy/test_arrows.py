@@ -25,7 +25,7 @@ class Arrow:
 
 def arrows(module: Module) -> Iterator[Arrow]:
     """Every import of a module, inside functions and type-checking blocks too."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         match node:
             case ast.Import(names=names):
                 for alias in names:

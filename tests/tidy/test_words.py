@@ -48,7 +48,10 @@ def texts(root: Path) -> Iterator[Path]:
 def word_problems(root: Path) -> Iterator[str]:
     """Lines that name a package registry or a path of somebody's machine."""
     for path in texts(root):
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        text = path.read_text(encoding="utf-8")
+        if not any(host in text for host in HOSTS) and not MACHINE_PATH.search(text):
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
             where = f"{path.relative_to(root)}:{number}"
             if any(host in line for host in HOSTS):
                 yield f"{where}: names a registry host"
@@ -58,7 +61,7 @@ def word_problems(root: Path) -> Iterator[str]:
 
 def imported(module: Module) -> Iterator[tuple[ast.stmt, str]]:
     """Each import statement with each dotted name that it brings in."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             yield from ((node, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -67,10 +70,16 @@ def imported(module: Module) -> Iterator[tuple[ast.stmt, str]]:
 
 def called(module: Module) -> Iterator[tuple[ast.Call, str, str]]:
     """Each call by name: the call, what stands before the last dot, and the name after it."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Call):
-            owner, _, name = ast.unparse(node.func).rpartition(".")
-            yield node, owner, name
+            yield node, *_parts(node.func)
+
+
+def _parts(function: ast.expr) -> tuple[str, str]:
+    """What stands before the last dot, where it is a name, and the name after it."""
+    if isinstance(function, ast.Attribute):
+        return function.value.id if isinstance(function.value, ast.Name) else "", function.attr
+    return "", function.id if isinstance(function, ast.Name) else ""
 
 
 def import_problems(module: Module) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """A view of a source tree, real or planted: its Python modules and its pages."""
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -18,12 +18,16 @@ AnyFunction = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One parsed Python file."""
+    """One Python file, parsed when somebody looks, once a process."""
 
     path: PurePosixPath
     """Relative to the root."""
     text: str
-    tree: ast.Module
+
+    @property
+    def tree(self) -> ast.Module:
+        """What it is parsed to, which nobody changes."""
+        return _parsed(self.text)
 
     @property
     def folder(self) -> tuple[str, ...]:
@@ -34,11 +38,14 @@ class Module:
         """Where a node stands, for a message."""
         return f"{self.path}:{node.lineno}"
 
-    def functions(self) -> Iterator[AnyFunction]:
+    @property
+    def nodes(self) -> Sequence[ast.AST]:
+        """Every node of the tree."""
+        return _nodes(self.text)
+
+    def functions(self) -> Sequence[AnyFunction]:
         """Every function and method, nested ones too."""
-        for node in ast.walk(self.tree):
-            if isinstance(node, AnyFunction):
-                yield node
+        return _functions(self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +58,23 @@ class Page:
 
 def modules(root: Path, *folders: str) -> list[Module]:
     """The Python files below these folders of a root, sorted by path."""
-    found = []
-    for folder in folders:
-        for path in sorted((root / folder).rglob("*.py")):
-            text = path.read_text(encoding="utf-8")
-            found.append(Module(_relative(path, root), text, _parsed(text)))
-    return found
+    paths = [path for folder in folders for path in sorted((root / folder).rglob("*.py"))]
+    return [Module(_relative(path, root), path.read_text(encoding="utf-8")) for path in paths]
 
 
 @cache
 def _parsed(text: str) -> ast.Module:
-    """Many tests look at the same files; nobody changes a tree."""
     return ast.parse(text)
+
+
+@cache
+def _nodes(text: str) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(_parsed(text)))
+
+
+@cache
+def _functions(text: str) -> tuple[AnyFunction, ...]:
+    return tuple(node for node in _nodes(text) if isinstance(node, AnyFunction))
 
 
 def pages(root: Path) -> list[Page]:
