@@ -13,7 +13,7 @@ from store.layout import NAME_RULE
 
 from ..cuts import Reason
 from ..errors import Code
-from ..wire import OPERATIONS, Blocker
+from ..wire import OPERATIONS, Blocker, RoundCall
 
 Shape = Literal["span", "counter", "histogram", "gauge"]
 
@@ -216,9 +216,9 @@ SPANS: tuple[Instrument, ...] = (
     *(
         _span(
             f"{OPERATION}{name}",
-            f"One participant process carries out {name}: {(message.__doc__ or '').strip().splitlines()[0]}",
+            f"At one process: {(message.__doc__ or '').strip().splitlines()[0]}",
             *_MEMBER,
-            "round",
+            *(("round",) if issubclass(message, RoundCall) else ()),
             *_OWN.get(name, ()),
         )
         for name, (message, _) in OPERATIONS.items()
