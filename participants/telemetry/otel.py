@@ -3,7 +3,7 @@
 A thread of its own sends, over HTTP as protobuf: spans each second, metrics every ten. It is started in the process
 that it is for, so not before a fork. Nothing here holds up the work, or fails it:
 
-    the endpoint is down, or refuses     one warning, and one line when it is there again; spans of that time are lost,
+    the endpoint is down, or refuses     one error, and one line when it is there again; spans of that time are lost,
                                          and metrics are what they are when it is there again
     more spans than it takes             the oldest of them are lost
     the end of the process               what is left is sent within a limit
@@ -200,14 +200,17 @@ class OtelExporter:
         """Send what is left; whether that was done in time. Blocks for up to `within_s`; what is late is lost."""
         self._closing.set()
         self._thread.join(within_s)
-        return not self._thread.is_alive()
+        if late := self._thread.is_alive():
+            self._said = f"nobody answered within {within_s:g} s"
+            self._tell(sent=False)
+        return not late
 
     def _run(self) -> None:
         try:
             with _log_heard(self._hear):
                 self._send_until_closed(self._open())
         except Exception:  # A defect of ours or of OpenTelemetry's, which is no reason to disturb the work.
-            log.warning("no telemetry goes to %s any more", self._where, exc_info=True)
+            log.error("no telemetry goes to %s any more", self._where, exc_info=True)
 
     def _send_until_closed(self, exporters: Exporters) -> None:
         metrics_at, closing = time.monotonic() + self._metrics_every_s, False
@@ -223,7 +226,7 @@ class OtelExporter:
     def _send_spans(self, exporters: Exporters) -> None:
         while batch := list(islice(iter(self._pop, None), BATCH)):
             sent = exporters.spans.export(readable_spans(batch, exporters.resource))
-            self._tell(sent.name == "SUCCESS")
+            self._tell(sent=sent.name == "SUCCESS")
 
     def _pop(self) -> Span | None:
         return self._spans.popleft() if self._spans else None
@@ -232,16 +235,16 @@ class OtelExporter:
         snapshot = self._snapshot()
         if snapshot.counters or snapshot.histograms or snapshot.gauges:
             data = metrics_data(snapshot, exporters.resource, self._since_ns, time.time_ns())
-            self._tell(exporters.metrics.export(data).name == "SUCCESS")
+            self._tell(sent=exporters.metrics.export(data).name == "SUCCESS")
 
-    def _tell(self, sent: bool) -> None:
+    def _tell(self, *, sent: bool) -> None:
         """Once that nothing arrives, and once that it does again."""
         if sent == self._silent:
             self._silent = not sent
             if sent:
-                log.warning("telemetry goes to %s again", self._where)
-            else:
-                log.warning("telemetry does not arrive at %s, and is lost: %s", self._where, self._said or "no reason")
+                log.info("telemetry goes to %s again", self._where)
+            else:  # An error, since the log of a collection run shows nothing less.
+                log.error("telemetry does not arrive at %s, and is lost: %s", self._where, self._said or "no reason")
 
     def _hear(self, message: str) -> None:
         self._said = message

@@ -49,6 +49,7 @@ class Run:
     model: dict[str, Any] = field(default_factory=dict)
     parameters: dict[str, Any] = field(default_factory=dict)
     capture: dict[str, Any] = field(default_factory=dict)
+    telemetry: dict[str, Any] = field(default_factory=dict)
     fleet: dict[str, Any] | None = None
     """The table, with the workers of each role under `workers`; None for participants in the run's own process."""
     server: str = "tests.support.logged_counter:LoggedCounter"
@@ -80,6 +81,8 @@ class Run:
         }
         if self.capture:
             tables["capture"] = self.capture
+        if self.telemetry:
+            tables["telemetry"] = self.telemetry
         if self.checkpoint_url:
             beats = {"interval_s": 0.3, "liveness_beat_s": 0.2}
             tables["checkpoint"] = {"enabled": True, "url": self.checkpoint_url, **beats, **self.checkpoint}
