@@ -12,18 +12,21 @@ import pytest
 
 from orchestrator.collect import Config
 from orchestrator.coordination import abort, prepare, restore, resume, retire
+from orchestrator.fleet import adopt, discover
+from orchestrator.links import HttpLink, http_client
 from orchestrator.rounds import Blocked, Round, RoundLimits, checkpoint
-from participants import Done, Modes, ParticipantError
+from participants import CONTROL_PREFIX, Done, Modes, ParticipantError
 from participants.cuts.policy import Verdict
 from participants.inference.control import HoldOrder
-from participants.telemetry import Span, install, names, uninstall
+from participants.telemetry import Span, install, names, span, uninstall
 from participants.telemetry.names import TABLE
 from participants.wire import Dispatched, Release, Renew, Submit, Submitted, Work, Worked
 from store import CheckpointId, Controller, Life, Store, claim, open_checkpoint
 from tests.orchestrator.collect.inside import Turns, inside
 from tests.orchestrator.collect.test_in_process import OneTool, configured, run
 from tests.support.checkpoints import memory_store
-from tests.support.owners import Party, Pause, Server, lives, next_life, party, settle
+from tests.support.listening import listening
+from tests.support.owners import Party, Pause, Server, controlled, lives, next_life, notebook, party, settle
 from tests.support.placed_model import NEXT, cut_at, placed
 from tests.support.recording import Recording, installed, recorded
 
@@ -37,6 +40,7 @@ SHORT = RoundLimits(prepare_timeout_s=0.02, more_time_s=0, lease_s=60)
 LATER = Life("r1", 2, 0, 1)
 ON_THE_PAGE = {names.SERVER_WORKERS, names.SERVER_WORKERS_MISSING}
 """What a server's page for Prometheus says of itself; its own tests see to them."""
+TOKEN = "a-token"
 MANY = 23
 """Blockers: more than a participant lists."""
 
@@ -136,6 +140,22 @@ async def test_a_restore_is_one_trace() -> None:
     assert [span.attributes["records"] for span in recording.named(names.READ)] == [3] * 4
     assert recording.total(names.RECORDS, way="restored") == 12
     assert recording.total(names.SIZE, way="restored") > 0
+
+
+async def test_a_call_over_http_is_inside_the_span_of_its_caller() -> None:
+    """The server carries it out in tasks of its own, and still its span has the caller's as its parent."""
+    owner, store = notebook(), memory_store()
+    async with controlled(owner, store).run() as plane, listening(plane, TOKEN) as url, http_client(TOKEN) as client:
+        found = await discover([HttpLink(url, client)], store.run_id)
+        async with recorded() as recording:
+            await adopt(found, 1)
+            with span(names.COMMIT):
+                await HttpLink(url, client).status()
+            await client.post(f"{url}{CONTROL_PREFIX}/abort", content="{}", headers={"traceparent": "junk"})
+    [carried_out] = recording.named(f"{names.OPERATION}adopt")
+    path = path_of(carried_out, [s for s in recording.spans if s.trace_id == carried_out.trace_id])
+    assert path == [names.ADOPT, names.CALL, f"{names.OPERATION}adopt"]
+    assert len(recording.spans) == 4
 
 
 async def test_blockers_are_counted_by_few_words() -> None:
