@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
+import anyio.to_thread
 
 from orchestrator.links import Link
 from participants import Capabilities, Finished, Message, ParticipantError, Status
@@ -48,7 +49,7 @@ class Cut:
 
     async def make(self) -> None:
         """Let everything between the controller and the host vanish."""
-        self.plot.network.cut(CONTROLLER, self.host)
+        await anyio.to_thread.run_sync(self.plot.network.cut, CONTROLLER, self.host)
         self.at = anyio.current_time()
         for scope in self._sending:
             scope.deadline = self.at + SILENCE_S

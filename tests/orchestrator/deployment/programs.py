@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,9 +65,11 @@ class Program:
 
 
 @contextmanager
-def running(command: Sequence[str]) -> Iterator[Program]:
-    """A program for the length of a block; it is killed at the end, and its servers are not."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def running(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[Program]:
+    """A program for the length of a block, in this environment or another; it is killed at the end, and its servers
+    are not.
+    """
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     program = Program(process)
     reader = threading.Thread(target=program.read, daemon=True)
     reader.start()
