@@ -10,8 +10,8 @@ Rules:
 
 import logging
 import os
+import random
 import re
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -43,6 +43,10 @@ class _Place(NamedTuple):
 
 
 _place: ContextVar[_Place | None] = ContextVar("midflight_telemetry_place", default=None)
+
+
+_ids = random.Random()
+"""Of spans: no secrets, and many. All zeros is no id."""
 
 
 class _Pump:
@@ -184,8 +188,8 @@ class OpenSpan:
 
     def __enter__(self) -> Self:
         self._outer = _place.get()
-        trace = self._outer.trace_id if self._outer else secrets.token_hex(16)
-        self._place = _Place(trace, secrets.token_hex(8))
+        trace = self._outer.trace_id if self._outer else f"{_ids.getrandbits(128) or 1:032x}"
+        self._place = _Place(trace, f"{_ids.getrandbits(64) or 1:016x}")
         _place.set(self._place)
         self._start, self._began = time.time_ns(), time.perf_counter()
         return self
@@ -257,9 +261,10 @@ def _one_line(error: BaseException) -> str:
 
 
 def _forget() -> None:
-    """In a forked child, where no thread of the parent runs."""
+    """In a forked child, where no thread of the parent runs, and no id of the parent's may come again."""
     global _pumps  # noqa: PLW0603 - as above.
     _pumps = ()
+    _ids.seed()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -245,12 +245,20 @@ def test_a_gauge_is_what_its_readers_add_up_to(recording: Recording) -> None:
 
 
 def test_a_forked_child_records_nothing_until_it_is_told_to(recording: Recording) -> None:
-    """The threads of its parent do not run there: it would only fill queues."""
-    child = os.fork()
-    if child == 0:
-        os._exit(int(telemetry.active()))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    """The threads of its parent do not run there: it would only fill queues. Nor are its ids those of another child."""
+    ends, begins = os.pipe()
+    for _ in range(2):
+        child = os.fork()
+        if child == 0:
+            quiet = not telemetry.active()
+            os.write(begins, b"%016x" % hook._ids.getrandbits(64))
+            os._exit(0 if quiet else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    ids = os.read(ends, 32)
+    assert ids[:16] != ids[16:]
     assert telemetry.active()
+    os.close(ends)
+    os.close(begins)
 
 
 def test_the_recorders_of_these_tests_are_recorders() -> None:
