@@ -1,8 +1,8 @@
-"""The benchmark of telemetry runs; how fast it was is nobody's business here."""
+"""The benchmark of the places that measure runs; how fast it was is nobody's business here."""
 
 import pytest
 
-from bench.telemetry import POINTS, measure
+from bench.telemetry_points import POINTS, measure
 from participants import telemetry
 
 pytestmark = pytest.mark.process
