@@ -66,6 +66,10 @@ class McpTools:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
+        if scope["method"] != "POST":  # A stream of notifications, say: there are none, and it would never end.
+            told = {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "Method Not Allowed: only POST"}}
+            await JSONResponse(told, 405, {"allow": "POST"})(scope, receive, send)
+            return
         try:
             manager = await self._started()
         except ParticipantError as error:

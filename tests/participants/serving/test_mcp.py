@@ -135,6 +135,15 @@ async def test_a_call_with_an_id_runs_once(counter: Server) -> None:
     assert await count(url) == 13
 
 
+def test_nothing_but_a_post_is_served(counter: Server) -> None:
+    """Clients ask for a stream of notifications, which would stay open as long as they do, and hold back the end."""
+    seed(counter, "r0/1.0#0")
+    for path in ("/mcp", "/rollouts/r0/1.0.0/mcp", "/rollouts/r10/1.0.0/mcp"):
+        for method in ("GET", "DELETE", "PUT"):
+            answer = httpx.request(method, counter.url + path, headers={"accept": "text/event-stream"}, timeout=ASK_S)
+            assert (answer.status_code, answer.headers.get("allow")) == (405, "POST"), (method, path)
+
+
 async def test_a_call_waits_while_a_checkpoint_stands(tmp_path: Path) -> None:
     """While prepared, a tool call is held and changes nothing; after resume it is carried out."""
     spec = {"server": COUNTER, "token_env": "TOKEN", "store": str(tmp_path / "store")}
