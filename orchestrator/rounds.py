@@ -136,16 +136,19 @@ async def checkpoint(
 
     Raises Blocked where blockers are left after more time was given once, and what coordination and publish raise.
     """
+    began, held_s = anyio.current_time(), 0.0
     with controlled("checkpoint") as found:
         try:
             async with _checkpoint(fleet, controller, limits, resumed) as opened:
                 found.set(round=str(opened.id))
                 yield opened
+            held_s = opened.held_s
         except Blocked as error:
             found.outcome = "blocked"
             found.set(blockers=error.standstill.blocker_count)
             raise
-        telemetry.observe(names.CHECKPOINT_HOLD, opened.held_s)
+        finally:  # Where it failed, until all that held work was told to let go.
+            telemetry.observe(names.CHECKPOINT_HOLD, held_s or anyio.current_time() - began)
         found.set(**_facts(opened))
 
 

@@ -14,6 +14,7 @@ from orchestrator.collect.progress import facts_of
 from orchestrator.collect.saved import Work
 from orchestrator.errors import CommitFailed, CoordinationError
 from participants.errors import Code, ParticipantError, from_store
+from participants.telemetry import names
 from store import (
     AccessDenied,
     CheckpointConflict,
@@ -25,6 +26,7 @@ from store import (
     StoreUnavailable,
     open_checkpoint,
 )
+from tests.support.recording import Recording, recorded
 
 from .inside import PATIENCE_S, Inside, Turns, inside
 from .test_in_process import configured, named
@@ -66,6 +68,56 @@ async def test_work_is_at_risk_from_its_boundary_until_the_next_checkpoint(tmp_p
         assert (await facts_of(at.collector, at.checkpoints))["tokens_at_risk"] == 2
         assert await at.checkpoints.take()
         assert (await facts_of(at.collector, at.checkpoints))["tokens_at_risk"] == 0
+
+
+async def test_the_head_and_what_is_at_risk_are_gauges(tmp_path: Path) -> None:
+    """Nothing is known to be at risk before somebody asks, and nothing is right after a checkpoint."""
+    config = await anyio.to_thread.run_sync(configured, tmp_path)
+    upstream = Turns(turns=3)
+    async with recorded() as recording, inside(config, upstream) as at, anyio.create_task_group() as group:
+        group.start_soon(at.checkpoints.run)
+        await upstream.until_held(3)
+        before = await gauges(recording)
+        await facts_of(at.collector, at.checkpoints)
+        asked = await gauges(recording)
+        assert await at.checkpoints.take()
+        after = await gauges(recording)
+        group.cancel_scope.cancel()
+    assert before == {names.HEAD_EPOCH: 0, names.HEAD_ROUND: 0, names.CHECKPOINTS_BLOCKED: 0}
+    assert asked == {**before, names.TOKENS_AT_RISK: 6}
+    assert after == {names.HEAD_EPOCH: 1, names.HEAD_ROUND: 1, names.CHECKPOINTS_BLOCKED: 0, names.TOKENS_AT_RISK: 0}
+    assert not await gauges(recording)
+
+
+async def gauges(recording: Recording) -> dict[str, float]:
+    """Those of the run as they stand, but the age, which must be one."""
+    recording.values.clear()
+    await recording.read_gauges()
+    found = {value.name: value.value for value in recording.values if not value.labels}
+    assert not found or 0 <= found.pop(names.CHECKPOINT_AGE) < PATIENCE_S
+    return found
+
+
+async def test_what_becomes_of_rollouts_is_counted(tmp_path: Path) -> None:
+    """Continued by the start that goes on, started over where they were ended, delivered when their rows are there."""
+    config = await anyio.to_thread.run_sync(configured, tmp_path)
+    upstream = Turns(turns=2)
+    async with recorded() as recording:
+        async with inside(config, upstream) as first:
+            await upstream.until_held(3)
+            assert await first.checkpoints.take()
+        await upstream.until_held(0)
+        async with inside(config, upstream) as again:
+            await upstream.until_held(3)
+            life = next(iter(again.collector.ledger.open.values()))
+            await again.world.end([life], 5)
+            again.collector.start_over([life])
+            again.collector.wake()
+            upstream.let_go(100)
+            await finished(again)
+    ends = {value.labels["end"] for value in recording.values if value.name == names.ROLLOUTS}
+    counts = {end: recording.total(names.ROLLOUTS, end=end) for end in ends}
+    assert counts == {"continued": 3, "restarted": 1, "delivered": 3}
 
 
 async def test_what_was_restored_is_not_at_risk(tmp_path: Path) -> None:

@@ -38,6 +38,18 @@ LIVES = lives(3)
 LIMITS = RoundLimits(prepare_timeout_s=5, more_time_s=0, commit_timeout_s=20, publish_timeout_s=10, lease_s=60)
 SHORT = RoundLimits(prepare_timeout_s=0.02, more_time_s=0, lease_s=60)
 LATER = Life("r1", 2, 0, 1)
+TOTALS = {
+    names.LEASE_EXPIRIES: 4,
+    names.RESTARTS: 3,
+    names.RETIRED: 4,
+    names.NOT_STOPPED: 1,
+    names.CUTS: 2,
+    names.CUT_TOKENS: 6,
+    names.TOKENS_CONTINUED: 3,
+    names.TOKENS_REGENERATED: 3,
+    names.HELD: 1,
+}
+"""What all ends of rounds and all kinds of cuts come to."""
 ON_THE_PAGE = {names.SERVER_WORKERS, names.SERVER_WORKERS_MISSING}
 """What a server's page for Prometheus says of itself; its own tests see to them."""
 TOKEN = "a-token"
@@ -182,6 +194,7 @@ async def test_blockers_are_counted_by_few_words() -> None:
     assert ("prepare", "blocked") in outcomes
     [root] = recording.named(names.CHECKPOINT)
     assert root.attributes["blockers"] == MANY + 2
+    assert recording.total(names.CHECKPOINT_HOLD) >= SHORT.prepare_timeout_s
     assert recording.problems() == []
 
 
@@ -268,6 +281,8 @@ async def test_every_name_of_the_table_is_measured_and_no_other(tmp_path: Path) 
         await run(another, OneTool())
     assert recording.problems() == []
     assert recording.names == {one.name for one in TABLE} - ON_THE_PAGE
+    totals = {name: recording.total(name) for name in TOTALS}
+    assert totals == TOTALS
 
 
 def two_runs(folder: Path) -> list[Config]:
@@ -334,7 +349,7 @@ async def cuts_of_all_kinds() -> None:
             group.start_soon(place.server.handle, place.request("chat", LATER))
             await place.backend.calls.wait(lambda: place.backend.calls.counts()["held"] == 1)
             place.server.gate.close()
-            await place.let_go()
+            place.backend.board.release(None)
             while place.server.counts()["held"] == 0:
                 await anyio.lowlevel.checkpoint()
             place.server.gate.reopen()
