@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import orjson
 
@@ -54,13 +54,21 @@ def planned(times: int, steps: int, seed: int) -> list[Kill]:
 
 
 class Run:
-    """A training run as a process, started again whenever it was killed."""
+    """A training run as a process, started again whenever it was killed. Leaving its block leaves nothing behind."""
 
     def __init__(self, folder: Path, arguments: Sequence[str]) -> None:
         self.folder = folder
         self._command = [sys.executable, "-m", "examples.training", str(folder), *arguments]
         self._process = self._begin()
         self._read = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._kill_groups("everything", 0)
 
     def finish(self, kills: Sequence[Kill] = ()) -> None:
         """To its end, through all kills."""
@@ -89,15 +97,18 @@ class Run:
             time.sleep(POLL_S)
 
     def _kill(self, kill: Kill) -> None:
-        for pid in self._pids(kill.victim, kill.chance):
-            with suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
+        self._kill_groups(kill.victim, kill.chance)
         with (self.folder / "log.jsonl").open("ab") as log:
             log.write(orjson.dumps({"event": "killed", "at": time.time(), "victim": kill.victim, "step": -1}) + b"\n")
         if kill.victim in ENDS_TRAINER:
             self._process.kill()
             self._process.wait()
             self._process = self._begin()
+
+    def _kill_groups(self, victim: str, chance: int) -> None:
+        for pid in self._pids(victim, chance):
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
 
     def _pids(self, victim: str, chance: int) -> Iterator[int]:
         """Each leads a process group of its own."""
@@ -130,7 +141,9 @@ def differences(whole: Path, killed: Path) -> list[str]:
     """What is not the same in two runs that have come to their end."""
     one, other = (_document(folder / "history.json") for folder in (whole, killed))
     found = []
-    for step, (left, right) in enumerate(zip(one["history"], other["history"], strict=True)):
+    if len(one["history"]) != len(other["history"]):
+        found.append(f"one has {len(one['history'])} steps, the other {len(other['history'])} steps")
+    for step, (left, right) in enumerate(zip(one["history"], other["history"], strict=False)):
         found += [f"step {step + 1}: {key}" for key in left if left[key] != right[key]]
     if one["weights"] != other["weights"]:
         found.append("the last weights")
@@ -176,8 +189,10 @@ def main() -> None:
     whole, killed = asked.folder / "whole", asked.folder / "killed"
     kills = planned(asked.times, asked.steps, asked.seed)
     if not (whole / "history.json").exists():
-        Run(whole, arguments).finish()
-    Run(killed, arguments).finish(kills)
+        with Run(whole, arguments) as run:
+            run.finish()
+    with Run(killed, arguments) as run:
+        run.finish(kills)
     for kill in kills:
         print(asdict(kill))
     for folder in (whole, killed):
