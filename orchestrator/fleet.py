@@ -144,7 +144,7 @@ async def ask_all(
     timeout_s: float = CALL_TIMEOUT_S,
 ) -> list[Outcome[Answer]]:
     """Send each member its message, all at once, under one deadline; an outcome for each, in order."""
-    outcomes: list[Outcome[Answer]] = [Outcome(member, None, TimeoutError("no answer in time")) for member in members]
+    outcomes: list[Outcome[Answer]] = [Outcome(member, None, _late(member, timeout_s)) for member in members]
 
     async def ask(position: int, member: Member) -> None:
         try:
@@ -166,6 +166,10 @@ async def _asked(member: Member, message: Message, answer: type[Answer]) -> Answ
     who = {"participant": f"{c.kind}.{c.name}", "process": c.process}
     with telemetry.span(names.CALL, operation=NAMES[type(message)], **who):
         return await member.link.send(message, answer)
+
+
+def _late(member: Member, timeout_s: float) -> TimeoutError:
+    return TimeoutError(f"no answer of {member.link!r} in {timeout_s:.3g} s")
 
 
 def _translated(error: ValidationError) -> ParticipantError:

@@ -19,6 +19,7 @@ from participants import (
     Status,
 )
 from participants.plane import MAX_REPORTED_BLOCKERS
+from participants.reach import timeout_of, transport
 from participants.telemetry import HEADER as TRACE_HEADER
 from participants.telemetry import traceparent
 from participants.telemetry.operations import operated
@@ -104,13 +105,18 @@ class LocalLink:
 class HttpLink:
     """A control plane behind HTTP."""
 
-    def __init__(self, url: str, client: httpx.AsyncClient) -> None:
-        """`url` is the server's root; `client` carries the bearer token (see `http_client`)."""
-        self._url = url.rstrip("/") + CONTROL_PREFIX
-        self._client = client
+    def __init__(self, url: str, client: httpx.AsyncClient, names: Mapping[str, str] | None = None) -> None:
+        """`url` is the server's root; `client` carries the bearer token (see `http_client`).
+
+        `names` says for URLs, this one and those of other processes, what people are to be told of who is there.
+        """
+        root = url.rstrip("/")
+        self._url = root + CONTROL_PREFIX
+        self._client, self._names = client, names or {}
+        self._name = self._names.get(root, f"<HttpLink {self._url}>")
 
     def __repr__(self) -> str:
-        return f"<HttpLink {self._url}>"
+        return self._name
 
     async def capabilities(self) -> Capabilities:
         """What it is."""
@@ -123,7 +129,7 @@ class HttpLink:
     async def results(self, envelope: Mapping[str, Any], after: int) -> AsyncGenerator[Finished]:
         """What has finished, as it comes. A server that is silent for long counts as gone."""
         message = Results(**envelope, after=after)
-        url, timeout = f"{self._url}/{RESULTS}", httpx.Timeout(None, read=SILENCE_S)
+        url, timeout = f"{self._url}/{RESULTS}", timeout_of(SILENCE_S)
         try:
             async with self._client.stream("POST", url, content=message.model_dump_json(), timeout=timeout) as response:
                 if not response.is_success:
@@ -137,7 +143,7 @@ class HttpLink:
 
     def at(self, url: str) -> Link:
         """The same client, another server."""
-        return HttpLink(url, self._client)
+        return HttpLink(url, self._client, self._names)
 
     async def send(self, message: Message, answer: type[Answer]) -> Answer:
         """One control operation."""
@@ -183,10 +189,14 @@ def _parse_line(line: str) -> Finished | None:
 
 
 def http_client(token: str) -> httpx.AsyncClient:
-    """A client for control calls; their deadlines are the caller's scopes. Raises ValueError for what is no token."""
+    """A client for control calls; their deadlines are the caller's scopes. Raises ValueError for what is no token.
+
+    A host that has gone fails them sooner (see `participants.reach`).
+    """
     if not token or " " in token or not (token.isascii() and token.isprintable()):
         raise ValueError("a control token is printable ASCII without spaces")  # Never the token itself.
-    return httpx.AsyncClient(headers={"authorization": f"Bearer {token}"}, timeout=None)
+    headers, limits = {"authorization": f"Bearer {token}"}, httpx.Limits(max_connections=None)
+    return httpx.AsyncClient(headers=headers, timeout=timeout_of(), transport=transport(limits))
 
 
 def _json(response: httpx.Response) -> Any:

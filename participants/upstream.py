@@ -19,6 +19,7 @@ from .backends.observing import ids_of, text_of
 from .backends.watched import BROKEN, SHOWN_BYTES, Patience, Watch, WatchedStream, read_whole, unreachable
 from .data import CALL_HEADER, LIFE_HEADER, CallId, Reply
 from .generations import checked, parse
+from .reach import watched_socket
 
 T = TypeVar("T")
 MIB = 1024 * 1024
@@ -101,7 +102,7 @@ class OpenAIEndpoint:
         return f"<OpenAIEndpoint {self._base}/v1>"
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_IDLE_S)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_IDLE_S, socket_factory=watched_socket)
         session = aiohttp.ClientSession(connector=connector, timeout=self._timeout, headers=self._headers)
         self._session = await self._stack.enter_async_context(session)
         return self

@@ -25,6 +25,8 @@ from participants.serving.settings import secret
 from store import Store
 
 from ..deployment import CannotBe, Deployment, DeploymentError, FleetTable, NotAnswering, NotUp
+from ..deployment.hosts import ON, host_of, named, names_by_url, spans_of
+from ..deployment.plan import roles_of
 from ..errors import ControlFailed, CoordinationError
 from ..fleet import Fleet, discover
 from ..links import HttpLink, http_client
@@ -46,10 +48,11 @@ class ServersGone(CoordinationError):
 
 
 def by_server(lost: Lost) -> Lost:
-    """One entry a server: of several lost workers of one, the server, with each reason once."""
+    """One entry a server: of several lost workers of one, the server, with each reason once; of each host its own."""
     servers: dict[str, list[str]] = {}
     for name in lost:
-        servers.setdefault(name.partition("/")[0], []).append(name)
+        process, on, host = name.partition(ON)
+        servers.setdefault(process.partition("/")[0] + on + host, []).append(name)
     return {
         names[0] if len(names) == 1 else server: "; ".join(dict.fromkeys(lost[name] for name in names))
         for server, names in servers.items()
@@ -81,6 +84,7 @@ class ServedWorlds:
             emit(event, dict(facts))
 
         self._table = table
+        self._spans = spans_of(table, roles_of(config))
         self._emit = emit
         self._patience_s = patience_s
         self._deployment = deployment or Deployment(config, table, path=path, tell=tell)
@@ -147,14 +151,15 @@ class ServedWorlds:
     async def _discover(self) -> Fleet:
         """Every worker of every server; one that is being replaced is waited for."""
         assert self._client is not None
-        links = [HttpLink(server.url, self._client) for server in self._deployment.servers]
+        names = names_by_url(self._spans)
+        links = [HttpLink(server.url, self._client, names) for server in self._deployment.servers]
         deadline = anyio.current_time() + self._table.start_s
         while True:
             try:
                 return await discover(links, self._run_id)
             except ControlFailed as error:
                 if anyio.current_time() > deadline or self._deployment.lost():
-                    raise ServersGone(error.failures) from error
+                    raise ServersGone(by_server({name: str(why) for name, why in error.failures.items()})) from error
             await anyio.sleep(AGAIN_S)
 
     def _ended(self) -> Lost:
@@ -162,7 +167,8 @@ class ServedWorlds:
 
     async def recover(self, lost: Lost, rows: int) -> None:
         """Start again what has ended, or wait for what somebody else runs. Raises ServersGone."""
-        for name, why in by_server(lost).items():
+        lost = by_server({named(name, host_of(self._spans, name)): why for name, why in lost.items()})
+        for name, why in lost.items():
             self._emit("server_lost", {"server": name, "message": f"{name} is lost: {why}"})
         self._in_row = 0 if rows > self._rows else self._in_row
         self._rows = rows

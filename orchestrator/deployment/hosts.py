@@ -8,10 +8,13 @@ which the workers of a role are numbered.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from participants.serving.addresses import join_address, url_at, worker_port
+from participants.serving.addresses import join_address, url_at, worker_port, worker_urls
 from participants.serving.settings import ConfigError
 
 from .config import FleetTable
+
+ON = " on "
+"""Between a server or worker and its host, in what people are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,16 @@ def urls_from(spans: Mapping[str, Span], host: str | None) -> dict[str, str]:
     return {role: span.url(host) for role, span in spans.items()}
 
 
+def names_by_url(spans: Mapping[str, Span]) -> dict[str, str]:
+    """URL of each server and worker to what people are told of it."""
+    names = dict[str, str]()
+    for role, span in spans.items():
+        names |= {url_at(listen): named(role, host) for host, listen in span.servers.items()}
+        urls = worker_urls(span.addresses, span.workers)
+        names |= {url: named(f"{role}/w{number}", span.host_of(number)) for number, url in enumerate(urls)}
+    return names
+
+
 def host_of(spans: Mapping[str, Span], member: str) -> str | None:
     """On which host `<role>/w<number>` is; None where the file does not say it."""
     role, _, process = member.partition("/")
@@ -83,4 +96,4 @@ def host_of(spans: Mapping[str, Span], member: str) -> str | None:
 
 def named(role: str, host: str | None) -> str:
     """A server as people are told of it."""
-    return f"{role} on {host}" if host else role
+    return f"{role}{ON}{host}" if host else role

@@ -27,6 +27,7 @@ from anyio.abc import TaskGroup
 from ..data import Reply, Request
 from ..errors import Code, ParticipantError
 from ..peer import BACKOFF_S, ERROR_HEADER, MAX_TRIES, HttpPeer, unreachable
+from ..reach import REACH_S, timeout_of, transport
 from ..routing import routing_key, worker_of
 from .frames import CHANNEL_PATH, MAX_FRAME_BYTES, WORKERS_PATH, call_rest
 from .line import CLOSE_S, Broken, Line
@@ -34,7 +35,9 @@ from .server import PING_S
 from .shared import Shared
 
 CONNECT_S = 30.0
-"""For making a connection, or for asking where the workers are: a worker that is being replaced takes its time."""
+"""For making a channel, or for asking where the workers are: a worker that is being replaced takes its time.
+
+A host that is there takes the connection itself at once, so that one has less (`reach.REACH_S`)."""
 _BROKEN = (aiohttp.ClientError, OSError, TimeoutError)
 
 
@@ -52,8 +55,8 @@ class Channels:
 
     async def __aenter__(self) -> Self:
         enter = self._stack.enter_async_context
-        http = await enter(httpx.AsyncClient(timeout=_http_timeout(), limits=_no_limits(), trust_env=False))
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
+        http = await enter(httpx.AsyncClient(timeout=timeout_of(), transport=transport(_no_limits()), trust_env=False))
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=REACH_S)
         connector = aiohttp.TCPConnector(limit=0)
         session = await enter(aiohttp.ClientSession(connector=connector, timeout=timeout))
         self._base = _Base(await enter(anyio.create_task_group()), session, http)
@@ -80,10 +83,6 @@ class Channels:
         if key not in self._servers:
             self._servers[key] = _Server(key[0], self._base, alone=alone)
         return ChannelPeer(role, self._servers[key])
-
-
-def _http_timeout() -> httpx.Timeout:
-    return httpx.Timeout(None, connect=CONNECT_S)
 
 
 def _no_limits() -> httpx.Limits:

@@ -11,6 +11,8 @@ import anyio
 import uvicorn
 from starlette.types import ASGIApp
 
+from ..reach import KEPT_ALIVE
+
 BACKLOG = 16_384
 KEEP_ALIVE_S = 600
 """Longer than any client keeps an idle connection: none finds that it was closed just when it used it."""
@@ -94,6 +96,8 @@ def bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    for option in KEPT_ALIVE:
+        listener.setsockopt(*option)
     try:
         listener.bind((host, port))
         listener.listen(BACKLOG)

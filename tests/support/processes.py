@@ -33,6 +33,14 @@ def free_port() -> int:
             return _next_port
 
 
+def free_block(length: int) -> int:
+    """The first of so many free ports in a row."""
+    while True:
+        ports = [free_port() for _ in range(length)]
+        if ports[-1] - ports[0] == length - 1:
+            return ports[0]
+
+
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         try:

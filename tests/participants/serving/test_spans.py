@@ -16,7 +16,7 @@ from participants.data import Request
 from participants.routing import worker_of
 from participants.sessions import SESSION_COOKIE, SESSION_HEADER
 from tests.support.fleet import Server
-from tests.support.processes import free_port
+from tests.support.processes import free_block
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -25,14 +25,6 @@ TOKEN = "a-token"
 HOSTS = ("127.0.0.2", "127.0.0.3")
 WORKERS = 2
 ASK_S = 20.0
-
-
-def free_block(length: int) -> int:
-    """The first of so many free ports in a row."""
-    while True:
-        ports = [free_port() for _ in range(length)]
-        if ports[-1] - ports[0] == length - 1:
-            return ports[0]
 
 
 @pytest.fixture
