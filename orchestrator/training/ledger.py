@@ -24,8 +24,6 @@ from .errors import CursorDiffers, UnknownRollout
 Row = dict[str, Any]
 Failure = dict[str, Any]
 """`class`, `message`, `stage`, `terminal`."""
-ANYWHERE: Any = object()
-"""The `after` of a dispatch that does not say where its rows were read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +82,9 @@ class TrainingLedger:
 
     # Dispatch
 
-    def dispatch(self, rows: Mapping[str, Row], cursor: Any, after: Any = ANYWHERE) -> None:
+    def dispatch(self, rows: Mapping[str, Row], *, after: Any, cursor: Any) -> None:
         """Rows and cursor, both or neither. Raises UnknownRollout, CursorDiffers, InvalidName."""
-        if after is not ANYWHERE and after != self.cursor:
+        if after != self.cursor:
             raise CursorDiffers(after, self.cursor)
         if known := self.rows.keys() & rows.keys():
             raise UnknownRollout(known, "are dispatched already, and in no checkpoint that has delivered them")

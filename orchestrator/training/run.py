@@ -15,7 +15,7 @@ Rules that this file alone enforces:
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,10 +36,11 @@ from store import (
 )
 
 from ..collect.served import ServedWorld
+from ..coordination import resume
 from ..errors import CoordinationError
 from ..rounds import Blocked, Round, RoundLimits, checkpoint
 from .errors import NothingDispatched
-from .ledger import ANYWHERE, Result, TrainingLedger
+from .ledger import Result, TrainingLedger
 from .save import Save, externals_of, refuse_inside
 from .saved import Head, state_of
 from .values import copy_of, copy_of_row
@@ -123,18 +124,18 @@ class TrainingRun:
 
     # What the trainer does
 
-    async def dispatch(self, rows: Mapping[str, Mapping[str, Any]], *, cursor: Any, after: Any = ANYWHERE) -> None:
+    async def dispatch(self, rows: Mapping[str, Mapping[str, Any]], *, after: Any, cursor: Any) -> None:
         """Begin rollouts, and say where reading goes on behind them: one checkpoint has both, or neither.
 
-        `after` is where these rows were read from: where it is not the cursor of the run, CursorDiffers is raised.
-        Cancelled, it has done all or nothing: `cursor` tells. Raises UnknownRollout, UnusableState and InvalidName,
-        and has then done nothing.
+        `after` is the cursor that these rows were read from. Where that is not where the run stands, as with a position
+        of the trainer's own that is ahead of the work, CursorDiffers is raised. Cancelled, it has done all or nothing:
+        `cursor` tells. Raises UnknownRollout, UnusableState and InvalidName, and has then done nothing.
         """
         refuse_inside("dispatch()")
         copied = {rollout_id: copy_of_row(rollout_id, row) for rollout_id, row in rows.items()}
-        behind = copy_of(cursor, "cursor")
+        before, behind = copy_of(after, "after"), copy_of(cursor, "cursor")
         async with self._moving():
-            self._ledger.dispatch(copied, behind, after)
+            self._ledger.dispatch(copied, after=before, cursor=behind)
             await self._begin()
 
     async def next(self) -> Result:
@@ -279,6 +280,7 @@ class TrainingRun:
                     save.leave(token)
                 await self._take(opened, save)
             save.published, save.held_s = opened.published, opened.held_s
+            await self._resume_again(opened)
             await self._published(list(opened.delivered))
 
     @asynccontextmanager
@@ -308,6 +310,12 @@ class TrainingRun:
             let_go()
             if opened is not None and opened.drafted is not None and opened.published is None:
                 self._unsettled = opened.drafted, list(opened.delivered)
+
+    async def _resume_again(self, opened: Round) -> None:
+        """Who did not hear the resume would stand still until its lease runs out."""
+        if opened.not_resumed is not None and self._world.fleet is not None:
+            with suppress(CoordinationError):
+                await resume(self._world.fleet, opened.id)
 
     async def _take(self, opened: Round, save: Save) -> None:
         """Everything of the controller, as of now; nothing moves meanwhile."""
