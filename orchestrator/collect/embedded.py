@@ -32,6 +32,7 @@ from participants.work import joined
 from store import Life, Store, StoreError
 
 from ..deployment.config import MAIN_MODEL
+from ..errors import CoordinationError
 from ..fleet import Fleet, discover
 from ..links import LocalLink
 from .config import Config, ResourcesTable
@@ -53,7 +54,10 @@ class EmbeddedWorld:
     fleet: Fleet | None
     further: Sequence[ModelServer] = ()
     """The model servers of `[models]`, which resources servers ask."""
-    notice_s: float = 0.0
+
+    def notice_s(self, error: CoordinationError) -> float:
+        """Nothing is lost alone here."""
+        return 0.0
 
     @property
     def holders(self) -> list[Holder[Any]]:

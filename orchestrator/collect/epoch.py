@@ -118,8 +118,8 @@ async def _run_epoch(run: Run) -> Lost:
         try:
             async with bare_errors():
                 await _collect(run, world, watching)
-        except CoordinationError:
-            await anyio.sleep(world.notice_s)  # What a lost server fails is no failure of the run: this is cancelled.
+        except CoordinationError as error:
+            await anyio.sleep(world.notice_s(error))  # What a lost server fails is none of the run: this is cancelled.
             raise
         group.cancel_scope.cancel()
     if lost and run.ending.told is not None:

@@ -11,6 +11,7 @@ import anyio
 
 from participants import Capabilities, ParticipantError
 
+from ..errors import CoordinationError
 from ..fleet import Fleet, Member
 from ..links import NoAnswer
 from .world import Lost
@@ -25,8 +26,14 @@ AGAIN_S = 0.2
 """Between two tries of one look."""
 TRIES = 3
 NOTICE_S = 3.0
-"""After so long a dead member has been noticed."""
+"""After so long a dead member has been noticed; one that is silent after as long as it takes to call it so."""
 Gone = Callable[[], Lost]
+
+
+def notice_s(error: CoordinationError) -> float:
+    """After so long it is known whether a call failed because of a loss."""
+    silent = any(isinstance(why, TimeoutError | NoAnswer) for why in error.failures.values())
+    return SILENT_S + 2 * ANSWER_S + LOOK_S if silent else NOTICE_S
 
 
 def changed(known: Capabilities, found: Capabilities, epoch: int) -> str | None:

@@ -23,9 +23,9 @@ from store.tasks import open_group
 
 from ..coordination import retire
 from ..deployment.config import MAIN_MODEL
-from ..errors import ControlFailed
+from ..errors import ControlFailed, CoordinationError
 from ..fleet import CALL_TIMEOUT_S, Fleet, Member
-from .losses import NOTICE_S, Gone, Losses
+from .losses import Gone, Losses, notice_s
 from .saved import Work
 from .world import Lost, blames_a_loss, refusal
 
@@ -46,7 +46,6 @@ class ServedWorld:
     def __init__(self, fleet: Fleet, gone: Gone = dict) -> None:
         """`gone` tells which processes of this host have ended."""
         self.fleet: Fleet | None = fleet
-        self.notice_s = NOTICE_S
         self._losses = Losses(self._now, gone)
 
     def __repr__(self) -> str:
@@ -55,6 +54,10 @@ class ServedWorld:
     def _now(self) -> Fleet:
         assert self.fleet is not None
         return self.fleet
+
+    def notice_s(self, error: CoordinationError) -> float:
+        """Silence takes longer than a refusal."""
+        return notice_s(error)
 
     # Episodes
 

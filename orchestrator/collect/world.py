@@ -15,6 +15,7 @@ from participants import Code, Floor, ParticipantError, Result
 from participants.wire import INFRASTRUCTURE
 from store import Life, Store, StoreError
 
+from ..errors import CoordinationError
 from ..fleet import Fleet
 from .saved import Work
 
@@ -29,8 +30,9 @@ class World(Protocol):
 
     fleet: Fleet | None
     """Through which they are controlled; None without a store."""
-    notice_s: float
-    """How long it may take from a loss until `watch` knows of it."""
+
+    def notice_s(self, error: CoordinationError) -> float:
+        """How long it may take from a loss that fails a call like this until `watch` knows of it."""
 
     async def dispatch(self, rows: Mapping[Life, Mapping[str, Any]]) -> dict[Life, dict[str, Any]]:
         """Start episodes, or continue them after a restore; gives the failures of those that are refused."""

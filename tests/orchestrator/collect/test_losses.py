@@ -10,6 +10,7 @@ import pytest
 from orchestrator.collect import losses
 from orchestrator.collect.losses import Losses
 from orchestrator.collect.servers import by_server
+from orchestrator.errors import ControlFailed
 from orchestrator.fleet import Fleet, Member
 from orchestrator.links import NoAnswer
 from participants import Capabilities, Code, Modes, ParticipantError
@@ -138,8 +139,20 @@ async def test_a_process_that_has_ended_is_lost_without_being_asked() -> None:
         assert await losses_of(hanging, gone=lambda: {"agent.a0": "ended"}).watch() == {"agent.a0": "ended"}
 
 
+def test_a_failure_of_silence_is_held_back_until_silence_is_told_from_a_loss() -> None:
+    """One that was refused or answered is known to be of a loss, or not, much sooner."""
+    silent: list[BaseException | str] = [TimeoutError("late"), NoAnswer("http://h", httpx.ConnectTimeout("All"))]
+    for why in silent:
+        assert losses.notice_s(ControlFailed({"a": "refused", "b": why})) > losses.SILENT_S + losses.ANSWER_S
+    answered: list[BaseException | str] = [ParticipantError(Code.INVALID_PHASE, "x"), "two processes have this name"]
+    for why in answered:
+        assert losses.notice_s(ControlFailed({"a": why})) < losses.ANSWER_S
+
+
 def test_a_server_whose_workers_are_lost_is_told_once() -> None:
-    """With each reason once; a worker that is lost alone has its own name."""
+    """With each reason once; a worker that is lost alone has its own name; of several hosts each server is told of."""
     lost = {"agent.main/w0": "it is silent", "model.main/w1": "it is new", "agent.main/w1": "it is silent"}
     assert by_server(lost) == {"agent.main": "it is silent", "model.main/w1": "it is new"}
     assert by_server({"a.b": "its process ended", "a.b/w0": "x"}) == {"a.b": "its process ended; x"}
+    of_hosts = {"a.b/w0 on a": "x", "a.b/w2 on b": "x", "a.b/w3 on b": "y"}
+    assert by_server(of_hosts) == {"a.b/w0 on a": "x", "a.b on b": "x; y"}
