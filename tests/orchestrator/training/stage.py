@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -71,10 +71,10 @@ class Strike:
             return await call()
         match self.mode:
             case "dies":
-                return await self._die()
+                await self._die()
             case "dies after":
                 await call()
-                return await self._die()
+                await self._die()
             case "fails":
                 raise fails
             case "loses reply":
@@ -84,10 +84,11 @@ class Strike:
                 self.loop.cancel()
                 return await call()
 
-    async def _die(self) -> Any:
+    async def _die(self) -> NoReturn:
         self.dead = True
         self.life.cancel()
         await anyio.sleep_forever()
+        raise AssertionError
 
 
 class StruckBackend:
@@ -216,7 +217,7 @@ async def one_life(stage: Stage, strike: Strike, train: Train, links: Sequence[L
     store, ended, failure = stage.store(strike), False, None
     with strike.life:
         async with AsyncExitStack() as stack:
-            own = links or await stack.enter_async_context(stage.participants(store))
+            own = links if links is not None else await stack.enter_async_context(stage.participants(store))
             try:
                 async with training_run([StruckLink(link, strike) for link in own], store, limits=LIMITS) as run:
                     await train(run)

@@ -20,6 +20,7 @@ from midflight import (
     NothingDispatched,
     OutcomeUnknown,
     PrepareFailed,
+    Save,
     SimpleAgent,
     StoreUnavailable,
     TrainingRun,
@@ -61,6 +62,12 @@ async def save(run: TrainingRun, state: Any = "saved") -> None:
     """A whole checkpoint."""
     async with run.checkpoint() as saving:
         saving.state = state
+
+
+def named(saving: Save, path: Path) -> None:
+    """A state, and a file."""
+    saving.state = 1
+    saving.file("weights", path)
 
 
 async def test_state_cursor_and_rollouts_of_all_four_kinds_of_participants_come_back_together() -> None:
@@ -156,8 +163,8 @@ async def test_other_tasks_wait_while_everything_stands_still_and_are_not_refuse
     (lambda save, path: setattr(save, "state", {"a": [1, {2}]}), UnusableState, r"state\['a'\]\[1\] is a builtins.set"),
     (lambda save, path: setattr(save, "state", [float("nan")]), UnusableState, r"state\[0\] is nan"),
     (lambda save, path: setattr(save, "state", {1: 2}), UnusableState, "has the key 1"),
-    (lambda save, path: (setattr(save, "state", 1), save.file("w", path / "none")), UnusableFile, "is not there"),
-    (lambda save, path: (setattr(save, "state", 1), save.file("w", path)), UnusableFile, "no regular file"),
+    (lambda save, path: named(save, path / "none"), UnusableFile, "is not there"),
+    (lambda save, path: named(save, path), UnusableFile, "no regular file"),
     (lambda save, path: 1 / 0, ZeroDivisionError, "division"),
 ])  # fmt: skip
 async def test_a_block_that_is_not_left_well_writes_nothing_and_work_goes_on(

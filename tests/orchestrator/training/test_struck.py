@@ -84,10 +84,10 @@ class Ahead(Trainer):
     """A wrong trainer: it has a position of its own, reads one row more than it dispatches, and saves that position."""
 
     position: int = 0
-    in_flight: int = 2
 
     def begin(self, run: TrainingRun) -> None:
         super().begin(run)
+        self.in_flight = 2
         self.position = run.state["position"] if run.state else 0
 
     def own_state(self) -> Any:
