@@ -6,7 +6,6 @@ model_failed      everything else, with `details`: `reason` (a Break), and as th
 """
 
 from collections.abc import Mapping
-from datetime import datetime
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import Any
@@ -63,14 +62,17 @@ def failed(reason: Break, message: str, **details: Any) -> ParticipantError:
     return ParticipantError(Code.MODEL_FAILED, message, {"reason": reason.value, **known})
 
 
-def retry_after_s(value: str | None, now: datetime) -> float | None:
-    """Seconds of a Retry-After header, which has seconds or a date; None where it has neither."""
+def retry_after_s(value: str | None, date: str | None) -> float | None:
+    """Seconds of a Retry-After header, which has seconds or a date; None where it has neither.
+
+    A date is compared with the reply's own one, for our clock is another; where that is missing, it says nothing.
+    """
     if not value:
         return None
     if value.strip().isascii() and value.strip().isdigit():
         return float(value.strip()[:9])
     try:
-        return max(0.0, (parsedate_to_datetime(value) - now).total_seconds())
+        return max(0.0, (parsedate_to_datetime(value) - parsedate_to_datetime(date or "")).total_seconds())
     except (ValueError, TypeError, OverflowError):
         return None
 

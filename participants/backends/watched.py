@@ -8,7 +8,6 @@ Closing the stream, or leaving its block, closes the connection, so that the bac
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TypeVar
 
 import aiohttp
@@ -259,7 +258,7 @@ class WatchedStream:
 
 def unreachable(response: aiohttp.ClientResponse, shown: str) -> Unreachable:
     """A status that may pass, with what the server asks for."""
-    wait = retry_after_s(response.headers.get("retry-after"), datetime.now(UTC))
+    wait = retry_after_s(response.headers.get("retry-after"), response.headers.get("date"))
     return Unreachable(f"status {response.status}: {shown}", status=response.status, retry_after_s=wait)
 
 

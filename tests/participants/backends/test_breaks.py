@@ -40,7 +40,16 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 )
 def test_a_wait_is_seconds_or_a_date(value: str | None, seconds: float | None) -> None:
     """Anything else is none; a date that is past is no wait; a date without a zone cannot be compared."""
-    assert retry_after_s(value, NOW) == seconds
+    assert retry_after_s(value, format_datetime(NOW, usegmt=True)) == seconds
+
+
+def test_a_wait_until_a_date_is_by_the_clock_of_the_server() -> None:
+    """Ours may be minutes off; a reply that does not say when it was made asks for nothing that can be known."""
+    asked = format_datetime(datetime.now(UTC) + timedelta(minutes=10), usegmt=True)
+    assert retry_after_s(asked, asked) == 0.0
+    for date in (None, "", "now"):
+        assert retry_after_s(asked, date) is None
+    assert retry_after_s("7", None) == 7.0
 
 
 @pytest.mark.parametrize(
