@@ -69,7 +69,7 @@ class BadPlace(ConfigError):
 class TaskSet(Table):
     """Tasks made by reasoning-gym (extra `tasks`)."""
 
-    name: str | tuple[str, ...]
+    name: str | Annotated[tuple[str, ...], Field(min_length=1)]
     """Of one of its data sets, or of several."""
     size: Positive = 100
     """Tasks of each."""

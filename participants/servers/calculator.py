@@ -153,6 +153,10 @@ def make_tasks(name: str, size: int, seed: int, *, calculator: bool = True, **co
     dataset = _dataset(name, orjson.dumps(given, option=orjson.OPT_SORT_KEYS))
     try:
         made = [dataset[n] for n in range(size)]
+    except Exception as error:  # The library's, of settings that it has not checked.
+        told = f"the data set {name} makes no {size} entries with these settings: {error!r:.300}"
+        raise ParticipantError(Code.INVALID_REQUEST, told) from error
+    try:
         entries = [as_json(entry) for entry in made]
     except TypeError as error:
         raise ParticipantError(Code.INVALID_REQUEST, f"entries of the data set {name} are not JSON: {error}") from error

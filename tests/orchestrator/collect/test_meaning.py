@@ -214,8 +214,15 @@ def test_a_task_set_makes_rows_and_an_unknown_one_is_refused(tmp_path: Path) -> 
     config = load_config(write(tmp_path, CONFIG.replace('input = "rows.jsonl"', inline)))
     assert len(load_rollouts(config)) == 3
     wrong = load_config(write(tmp_path, CONFIG.replace('input = "rows.jsonl"', inline.replace("chain_sum", "smoke"))))
-    with pytest.raises(ConfigError, match=r"run\.task_set: there is no such data set"):
+    with pytest.raises(ConfigError, match=r"run\.task_set: there is no such data set: 'smoke'"):
         load_rollouts(wrong)
+    for settings in ("nope = 1", 'min_terms = "x"', "min_terms = 9, max_terms = 2"):
+        other = inline.replace("seed = 1", f"config = {{ {settings} }}")
+        refused = load_config(write(tmp_path, CONFIG.replace('input = "rows.jsonl"', other)))
+        with pytest.raises(ConfigError, match=r"run\.task_set: the data set chain_sum does not take these settings: "):
+            load_rollouts(refused)
+    with pytest.raises(ConfigError, match=r"run\.task_set\.name"):
+        load_config(write(tmp_path, CONFIG.replace('input = "rows.jsonl"', inline.replace('"chain_sum"', "[]"))))
 
 
 @pytest.mark.parametrize(
