@@ -1,15 +1,17 @@
 """An OTLP endpoint that keeps what it gets, over HTTP with protobuf: for tests, for a picture, and for measuring.
 
-    python -m bench.otlp_sink
+    python -m bench.otlp_sink [PAGE SECONDS]
 
-serves until its standard input ends, keeps nothing, and says its URL on stdout.
+serves until its standard input ends, keeps nothing, and says its URL on stdout. Meanwhile it asks for a page every so
+many seconds, as Prometheus does.
 """
 
 import gzip
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -138,7 +140,16 @@ def otlp_sink(port: int = 0, *, keeps: bool = True) -> Iterator[Sink]:
         server.server_close()
 
 
+def _until_input_ends(ended: threading.Event) -> None:
+    sys.stdin.read()
+    ended.set()
+
+
 if __name__ == "__main__":
     with otlp_sink(keeps=False) as served:
         print(served.url, flush=True)
-        sys.stdin.read()
+        over = threading.Event()
+        threading.Thread(target=_until_input_ends, args=(over,)).start()
+        while not over.wait(float(sys.argv[2]) if sys.argv[2:] else None):
+            with suppress(OSError):  # There is no page between two runs.
+                urllib.request.urlopen(sys.argv[1], timeout=5).read()

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 import anyio
+import anyio.to_thread
 from pydantic import field_validator, model_validator
 from starlette.applications import Starlette
 
@@ -77,7 +78,7 @@ async def recording(table: TelemetryTable | None) -> AsyncIterator[None]:
         yield
         return
     try:
-        import_exporters(table.otlp, prometheus=table.prometheus is not None)
+        await anyio.to_thread.run_sync(import_exporters, table.otlp, table.prometheus is not None)
     except MissingExtra as error:
         raise ConfigError(f"telemetry.{error}") from error
     async with telemetry(table.otlp, table.prometheus is not None, Identity(ROLE)) as collected:

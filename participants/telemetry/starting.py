@@ -41,6 +41,8 @@ def import_exporters(otlp: str | None, prometheus: bool) -> None:
         try:
             for module in modules if wanted else ():
                 import_module(module)
+            if otlp is not None and key == "otlp":  # Making one imports the rest.
+                open_exporters(otlp, Identity("none"))
         except ImportError as error:
             raise MissingExtra(key, extra) from error
 
