@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 import anyio
+import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -146,7 +147,8 @@ class Metrics:
                 group.start_soon(self._ask, process, url, found)
         processes = {process: found[process] for process in sorted(found)}
         page = Page(self._role, processes, len(self._others) + 1 - len(processes))
-        return Response(render(page), media_type=CONTENT_TYPE)
+        # A long page takes some milliseconds, which the work does not wait for.
+        return Response(await anyio.to_thread.run_sync(render, page), media_type=CONTENT_TYPE)
 
     async def _ask(self, process: str, url: str, found: dict[str, Snapshot]) -> None:
         """Whoever does not answer, or not with a snapshot, is not in `found` then."""
