@@ -47,6 +47,15 @@ class ServersGone(CoordinationError):
     hint = "Every row is kept, and the same command continues from the last checkpoint"
 
 
+class HostsGone(ServersGone):
+    """The same where there are several hosts, of which one may be gone for good."""
+
+    hint = (
+        "Every row is kept, and the same command continues from the last checkpoint once they answer; a host that does "
+        "not come back is taken out of [fleet.hosts], and `midflight up --host` run again on all others"
+    )
+
+
 def by_server(lost: Lost) -> Lost:
     """One entry a server: of several lost workers of one, the server, with each reason once; of each host its own."""
     servers: dict[str, list[str]] = {}
@@ -85,6 +94,7 @@ class ServedWorlds:
 
         self._table = table
         self._spans = spans_of(table, roles_of(config))
+        self._gone = HostsGone if table.hosts else ServersGone
         self._emit = emit
         self._patience_s = patience_s
         self._deployment = deployment or Deployment(config, table, path=path, tell=tell)
@@ -139,7 +149,7 @@ class ServedWorlds:
         except CannotBe:
             raise  # The same command would fail again.
         except (NotUp, NotAnswering) as error:
-            raise ServersGone(error.failures) from error
+            raise self._gone(error.failures) from error
 
     async def _begin(self) -> None:
         if self._table.mode == "start":
@@ -159,7 +169,7 @@ class ServedWorlds:
                 return await discover(links, self._run_id)
             except ControlFailed as error:
                 if anyio.current_time() > deadline or self._deployment.lost():
-                    raise ServersGone(by_server({name: str(why) for name, why in error.failures.items()})) from error
+                    raise self._gone(by_server({name: str(why) for name, why in error.failures.items()})) from error
             await anyio.sleep(AGAIN_S)
 
     def _ended(self) -> Lost:
@@ -175,7 +185,7 @@ class ServedWorlds:
         while True:
             if self._in_row >= self._table.max_restarts:
                 times = f"{self._in_row} times in a row without a row in between: see max_restarts in [fleet]"
-                raise ServersGone({name: f"{why}; servers were lost {times}" for name, why in lost.items()})
+                raise self._gone({name: f"{why}; servers were lost {times}" for name, why in lost.items()})
             await anyio.sleep(PAUSES_S[min(self._in_row, len(PAUSES_S) - 1)])
             self._in_row += 1
             try:
@@ -183,11 +193,11 @@ class ServedWorlds:
                 return
             except (NotUp, NotAnswering) as error:
                 if self._table.mode == "attach":
-                    raise ServersGone(error.failures) from error
+                    raise self._gone(error.failures) from error
                 lost = error.failures
                 self._emit("servers_not_back", {"message": str(error)})
             except DeploymentError as error:
-                raise ServersGone({name: str(error) for name in lost}) from error
+                raise self._gone({name: str(error) for name in lost}) from error
 
     async def _bring_back(self) -> None:
         if self._table.mode == "attach":

@@ -23,7 +23,7 @@ READERS = {
 
 
 def test_no_wall_clock_decides() -> None:
-    """Time between hosts is relative, and deadlines are monotonic; a new reader has to say what it reads a clock for."""
+    """Time between hosts is relative, and deadlines are monotonic; a new reader has to say what for."""
     found = {
         str(path.relative_to(ROOT))
         for package in ("store", "participants", "orchestrator", "midflight")
