@@ -22,6 +22,8 @@ from typing import Any, Self
 
 import orjson
 
+from .worker import running_worker
+
 VICTIMS = ("everything", "trainer", "servers", "worker", "one server")
 ENDS_TRAINER = ("everything", "trainer")
 LONGEST_DELAY_S = 4.0
@@ -117,7 +119,7 @@ class Run:
             yield from (server["pid"] for server in servers)
         if victim == "one server" and servers:
             yield servers[chance % len(servers)]["pid"]
-        if victim in {"everything", "worker"} and (pid := _document(self.folder / "worker.json").get("pid")):
+        if victim in {"everything", "worker"} and (pid := running_worker(self.folder)[0]):
             yield pid
 
 

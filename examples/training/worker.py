@@ -1,7 +1,7 @@
 """The inference server of the run, as a process of the trainer's: given new weights, started again, taken over.
 
-It outlives a trainer that is killed, and may be ahead of the checkpoint then. The next one finds it by its file, checks
-that it is the same program, and tells it the weights of the checkpoint.
+It outlives a trainer that is killed, and may be ahead of the checkpoint then. The next one finds it by the folder of
+weights in its command line, and tells it the weights of the checkpoint.
 """
 
 import os
@@ -10,12 +10,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
 import httpx
-import orjson
 from anyio.to_thread import run_sync
 
 LOOK_S = 0.1
@@ -28,13 +27,13 @@ class Worker:
     """The worker of one folder. Calls go to `url`, also those that are made while it is being started again."""
 
     def __init__(self, folder: Path) -> None:
-        self._weights, self._file = folder / "weights", folder / "worker.json"
+        self._weights = folder.resolve() / "weights"
         self._log = folder / "worker.log"
         self._version = ""
         self._lock = anyio.Lock()
         self._child: subprocess.Popen[str] | None = None
-        self._pid, self._port = self._left()
-        self._kept = None if self._lives() else self._keep_port()
+        self._pid, self._port = running_worker(folder)
+        self._kept = None if self._pid else self._keep_port()
 
     @property
     def url(self) -> str:
@@ -58,11 +57,14 @@ class Worker:
 
     def end(self) -> None:
         """Kill it: it has nothing to lose."""
-        if self._pid and self._lives():
-            os.kill(self._pid, signal.SIGKILL)
+        if self._lives():
+            self._kill()
         if self._child is not None:
             self._child.wait()
-        self._file.unlink(missing_ok=True)
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
 
     async def _told(self) -> bool:
         body = {"model_path": self._version, "weight_version": self._version}
@@ -74,6 +76,9 @@ class Worker:
         return True
 
     async def _start(self) -> None:
+        while self._lives():  # One that does not answer: it may be on its way to another version.
+            self._kill()
+            await anyio.sleep(LOOK_S)
         if self._kept is None:
             self._kept = self._keep_port()
         await run_sync(self._run)
@@ -89,28 +94,14 @@ class Worker:
                 command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
             )
         self._pid = self._child.pid
-        self._file.write_bytes(orjson.dumps({"pid": self._pid, "port": self._port}))
         assert self._child.stdout is not None
         if not self._child.stdout.readline().startswith(READY) and self._child.wait() != -signal.SIGKILL:
             raise RuntimeError(f"the worker did not start; {self._log} says why")
 
     def _lives(self) -> bool:
-        """Whether the process is there, and is the one that was started: a pid alone may be another's by now."""
-        try:
-            command = Path(f"/proc/{self._pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            return False
-        if self._child is not None and self._child.poll() is not None:
-            return False
-        return str(self._weights).encode() in command
-
-    def _left(self) -> tuple[int, int]:
-        """What an earlier trainer left: pid and port, or 0."""
-        try:
-            known = orjson.loads(self._file.read_bytes())
-        except (OSError, ValueError):
-            return 0, 0
-        return int(known["pid"]), int(known["port"])
+        """Whether the process is there, and is the worker: its pid alone may be another's by now."""
+        ended = self._child is not None and self._child.poll() is not None
+        return not ended and self._pid > 0 and str(self._weights) in _command(self._pid)
 
     def _keep_port(self) -> socket.socket:
         """A socket that is bound and does not listen: nobody else gets the port, and callers are refused meanwhile."""
@@ -122,6 +113,22 @@ class Worker:
             kept.bind(("127.0.0.1", 0))
         self._port = kept.getsockname()[1]
         return kept
+
+
+def running_worker(folder: Path) -> tuple[int, int]:
+    """Pid and port of the worker of a folder, whoever has started it; 0 and 0 where there is none."""
+    for process in Path("/proc").glob("[0-9]*"):
+        command = _command(int(process.name))
+        if str(folder.resolve() / "weights") in command:
+            return int(process.name), int(command[command.index("--port") + 1])
+    return 0, 0
+
+
+def _command(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+    except OSError:
+        return []
 
 
 @asynccontextmanager
