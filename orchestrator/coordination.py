@@ -109,7 +109,8 @@ async def _prepare(fleet: Fleet, round_: CheckpointId, timeout_s: float, lease_s
         def message(member: Member, left: float = left) -> Prepare:
             return Prepare(**fleet.envelope(member), round=round_, timeout_s=left, lease_s=lease_s)
 
-        members = fleet.of_kind(kind)
+        if not (members := fleet.of_kind(kind)):
+            continue
         with telemetry.span(names.PREPARE_KIND, kind=kind, members=len(members)) as span:
             answers = _all_or(PrepareFailed, await ask_all(members, message, Prepared, timeout_s=left + GRACE_S))
             span.set("blockers", sum(answer.blocker_count for answer in answers))
