@@ -36,6 +36,7 @@ if _TYPE_CHECKING:
         UnknownRollout,
         UnusableFile,
         UnusableState,
+        files_in_use,
         training_run,
     )
 
@@ -80,6 +81,7 @@ __all__ = [
     "conformance_tests",
     "discover",
     "failures_of",
+    "files_in_use",
     "http_client",
     "prepare",
     "renew",

@@ -14,7 +14,7 @@ from .errors import (
 )
 from .ledger import Result
 from .run import TrainingRun
-from .save import Save
+from .save import Save, files_in_use
 from .start import training_run
 
 __all__ = [
@@ -31,5 +31,6 @@ __all__ = [
     "UnknownRollout",
     "UnusableFile",
     "UnusableState",
+    "files_in_use",
     "training_run",
 ]

@@ -10,7 +10,9 @@ from typing import Any
 
 import anyio.to_thread
 
-from store import External, Life, Ref
+from store import External, Life, Ref, Store
+from store.opened import load_aggregate
+from store.reader import published
 
 from .errors import InsideCheckpoint, NoState, UnusableFile, UnusableState
 from .values import copy_of
@@ -105,3 +107,10 @@ def _digest(name: str, path: str) -> External:
     except OSError as error:
         raise UnusableFile(name, path, f"cannot be read ({error.strerror})") from error
     return External(url=path, size=size, sha256=digest.hexdigest())
+
+
+async def files_in_use(store: Store) -> frozenset[Path]:
+    """Every file that a checkpoint names which exists and is in no deletion plan; a trainer may delete its others."""
+    refs = published(await store.chain())
+    manifests = [await load_aggregate(store, ref) for ref in refs]
+    return frozenset(Path(external.url) for manifest in manifests for external in manifest.externals)

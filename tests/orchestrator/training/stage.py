@@ -82,7 +82,7 @@ class Strike:
                 raise loses_reply or fails
             case "cancelled":
                 self.loop.cancel()
-                return await call()
+        return await call()
 
     async def _die(self) -> NoReturn:
         self.dead = True

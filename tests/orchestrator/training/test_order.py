@@ -164,7 +164,7 @@ async def test_other_tasks_wait_while_everything_stands_still_and_are_not_refuse
     (lambda save, path: setattr(save, "state", [float("nan")]), UnusableState, r"state\[0\] is nan"),
     (lambda save, path: setattr(save, "state", {1: 2}), UnusableState, "has the key 1"),
     (lambda save, path: named(save, path / "none"), UnusableFile, "is not there"),
-    (lambda save, path: named(save, path), UnusableFile, "no regular file"),
+    (named, UnusableFile, "no regular file"),
     (lambda save, path: 1 / 0, ZeroDivisionError, "division"),
 ])  # fmt: skip
 async def test_a_block_that_is_not_left_well_writes_nothing_and_work_goes_on(
