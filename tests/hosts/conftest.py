@@ -51,9 +51,8 @@ def host_backend(shared_network: Network, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="session")
 def host_s3(shared_network: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """The S3 server that every host reaches."""
-    server = s3_server(shared_network, tmp_path_factory.mktemp("host-s3"))
-    with server as started:
-        yield started
+    with s3_server(shared_network, tmp_path_factory.mktemp("host-s3")) as server:
+        yield server
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ class Cut:
     host: str
     at: float | None = None
     """When it was made."""
-    lost: list[tuple[Link, Message, type[Any]]] = field(default_factory=list)
-    """What was sent, and never answered."""
+    lost: list[tuple[str, Message, type[Any]]] = field(default_factory=list)
+    """What was sent to whom, and never answered."""
     _sending: set[anyio.CancelScope] = field(default_factory=set)
 
     @property
@@ -42,7 +42,7 @@ class Cut:
         controller.fleet = replace(
             controller.fleet,
             members=tuple(
-                replace(m, link=WatchedLink(m.link, self)) if _role(m.name) in self.roles else m
+                replace(m, link=WatchedLink(m.name, m.link, self)) if _role(m.name) in self.roles else m
                 for m in controller.fleet.members
             ),
         )
@@ -59,8 +59,8 @@ class Cut:
         self.plot.network.heal()
         self.at = None
 
-    async def send(self, link: Link, message: Message, answer: type[Answer]) -> Answer:
-        """One call to the host. Raises ConnectionError where the cut has it."""
+    async def send(self, name: str, link: Link, message: Message, answer: type[Answer]) -> Answer:
+        """One call to a member at the host. Raises ConnectionError where the cut has it."""
         with anyio.CancelScope() as scope:
             if self.at is not None:
                 scope.deadline = anyio.current_time() + SILENCE_S
@@ -69,15 +69,16 @@ class Cut:
                 return await link.send(message, answer)
             finally:
                 self._sending.discard(scope)
-        self.lost.append((link, message, answer))
+        self.lost.append((name, message, answer))
         raise ConnectionError("silence")
 
-    async def send_late(self) -> dict[str, str]:
+    async def send_late(self, controller: Controller) -> dict[str, str]:
         """Send again what was lost; the code of each refusal, by operation, and `""` for what is answered."""
+        links = {member.name: member.link for member in controller.fleet.members}
         said = {}
-        for link, message, answer in self.lost:
+        for name, message, answer in self.lost:
             try:
-                await link.send(message, answer)
+                await links[name].send(message, answer)
             except ParticipantError as error:
                 said[type(message).__name__] = str(error.code)
             else:
@@ -88,8 +89,8 @@ class Cut:
 class WatchedLink:
     """A link to a host that may be cut off."""
 
-    def __init__(self, inner: Link, cut: Cut) -> None:
-        self._inner, self._cut = inner, cut
+    def __init__(self, name: str, inner: Link, cut: Cut) -> None:
+        self._name, self._inner, self._cut = name, inner, cut
 
     async def capabilities(self) -> Capabilities:
         return await self._inner.capabilities()
@@ -101,10 +102,10 @@ class WatchedLink:
         return self._inner.results(envelope, after)
 
     def at(self, url: str) -> Link:
-        return WatchedLink(self._inner.at(url), self._cut)
+        return WatchedLink(self._name, self._inner.at(url), self._cut)
 
     async def send(self, message: Message, answer: type[Answer]) -> Answer:
-        return await self._cut.send(self._inner, message, answer)
+        return await self._cut.send(self._name, self._inner, message, answer)
 
 
 def _role(member: str) -> str:

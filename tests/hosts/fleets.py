@@ -19,7 +19,9 @@ from tests.support.waiting import until
 from .places import CONTROLLER, HOSTS
 
 TOKEN_ENV = "FLEET_TOKEN"
-PATIENCE_S = 90.0
+SERVED_BY = {"agent.main": ("b", "c"), "model.main": ("a", "c")}
+"""The hosts of these servers; all others are on all hosts."""
+PATIENCE_S = 120.0
 CUT_AT = 6
 """Tokens of a call that is held."""
 
@@ -38,9 +40,13 @@ class HostRun(Run):
         """With the hosts, if there are any."""
         if not self.hosts:
             return Run.tables(self)
-        fleet = {"mode": "attach", "token_env": TOKEN_ENV, "base_port": 9100}
+        fleet = {"mode": "attach", "token_env": TOKEN_ENV, "base_port": 9100, "start_s": PATIENCE_S}
         addresses = {name: self.network.address(name) for name in self.hosts}
-        return {**Run.tables(self), "fleet": fleet, "fleet.hosts": addresses}
+        servers = {
+            f'fleet.servers."{role}"': {"hosts": [name for name in self.hosts if name in hosts]}
+            for role, hosts in SERVED_BY.items()
+        }
+        return {**Run.tables(self), "fleet": fleet, "fleet.hosts": addresses, **servers}
 
     def environment_at(self, host: str) -> dict[str, str]:
         """Of a program there."""
@@ -58,7 +64,7 @@ class HostRun(Run):
                     ours = {**shared, **self.environment_at(name)}
                     programs[name] = stack.enter_context(running([*command, name], ours))
             for each in programs.values():
-                each.wait_for("up")
+                each.wait_for("up", PATIENCE_S)
             yield programs
             for name, each in programs.items():
                 if self.network.hosts[name].up:

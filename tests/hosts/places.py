@@ -5,7 +5,7 @@ does not reach.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,7 +54,8 @@ class HostPlot(Plot):
 @contextmanager
 def s3_server(network: Network, folder: Path) -> Iterator[S3Server]:
     """SeaweedFS at its own host."""
-    with network.at(SERVICES) as host:
-        server, command = prepared(folder, host.address)
-        with running(command, folder / "log", server.accepts_objects):
-            yield server
+    with ExitStack() as stack:
+        with network.at(SERVICES) as host:
+            server, command = prepared(folder, host.address)
+            stack.enter_context(running(command, folder / "log", server.accepts_objects))
+        yield server

@@ -24,7 +24,7 @@ from tests.support.seaweed import S3Server
 from .fleets import CUT_AT, HostRun
 from .places import CONTROLLER, HOSTS
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 ROLLOUTS = 12
 """So many that each of the three hosts has some."""

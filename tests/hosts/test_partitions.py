@@ -12,7 +12,6 @@ from orchestrator.errors import (
     ControlFailed,
     CoordinationError,
     PrepareFailed,
-    RenewFailed,
     RestoreFailed,
 )
 from orchestrator.rounds import RoundLimits
@@ -28,7 +27,7 @@ from tests.support.waiting import until_asked
 from .cutting import Cut
 from .places import HostPlot
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 LIMITS = RoundLimits(prepare_timeout_s=12, more_time_s=0, commit_timeout_s=12, publish_timeout_s=20, lease_s=15)
 SLACK_S = 5.0
@@ -37,7 +36,7 @@ OUTCOMES: dict[str, tuple[type[CoordinationError] | None, type[CoordinationError
     "idle": (PrepareFailed, PrepareFailed),
     "preparing": (PrepareFailed, CommitFailed),
     "prepared": (CommitFailed, CommitFailed),
-    "committing": (CommitFailed, RenewFailed),
+    "committing": (CommitFailed, CommitFailed),
     "publishing": (None, None),
     "staging": (RestoreFailed, RestoreFailed),
     "activating": (RestoreFailed, ControlFailed),
@@ -135,7 +134,7 @@ async def _go_on(plot: HostPlot, phase: Phase, controller: Controller, cut: Cut)
     else:
         await controller.checkpoint(limits=PATIENT)
     before = {name: (status.phase, status.counts) for name, status in (await plot.looked_at()).items()}
-    said = await cut.send_late()
+    said = await cut.send_late(controller)
     assert set(said.values()) <= {"stale_round", "stale_epoch", "invalid_phase"}, said
     assert before == {name: (status.phase, status.counts) for name, status in (await plot.looked_at()).items()}
     ending = await end(plot, controller)
@@ -145,7 +144,7 @@ async def _go_on(plot: HostPlot, phase: Phase, controller: Controller, cut: Cut)
 
 async def _end_again(phase: Phase, controller: Controller, cut: Cut) -> None:
     """A restore has no lease: the controller that goes on says once more how it ended to who has not heard it."""
-    said = await cut.send_late()
+    said = await cut.send_late(controller)
     ending = "Resume" if phase.name == "restored" else "Abort"
     assert said[ending] == "", said
     if phase.name == "restored":

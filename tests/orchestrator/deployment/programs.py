@@ -30,10 +30,10 @@ class Program:
     """All that it has said, as far as it was waited for."""
     _lines: "queue.SimpleQueue[str]" = field(default_factory=queue.SimpleQueue)
 
-    def wait_for(self, event: str) -> dict[str, Any]:
-        """The next event of this name; what comes before it is kept."""
+    def wait_for(self, event: str, patience_s: float = PATIENCE_S) -> dict[str, Any]:
+        """The next event of this name; what comes before it is kept. Each may take that long."""
         while True:
-            line = self._lines.get(timeout=PATIENCE_S)
+            line = self._lines.get(timeout=patience_s)
             assert line, f"it ended and did not say {event}: {self.events}"
             found: dict[str, Any] = json.loads(line)
             self.events.append(found)
