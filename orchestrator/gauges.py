@@ -11,8 +11,14 @@ Read = Callable[[], float | None]
 """A value as it is now, or None where there is none; called from any thread."""
 
 
+def _unknown() -> None:
+    """What nobody says."""
+
+
 @contextmanager
-def watching_head(controller: Controller, *, age_s: Read, at_risk: Read, blocked: Read) -> Iterator[None]:
+def watching_head(
+    controller: Controller, *, age_s: Read, at_risk: Read = _unknown, blocked: Read = _unknown
+) -> Iterator[None]:
     """While the context is open, gauges tell of the head and what is behind it.
 
     `age_s` is since the last checkpoint, `at_risk` the tokens that none has, `blocked` how many in a row were blocked.
