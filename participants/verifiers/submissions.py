@@ -13,7 +13,9 @@ The scripts and the checker are trusted, the submission is not, and they share a
 submission was linked into is put behind a launcher that lets it see none of it (`launcher.py`). Such programs are known
 by a mark that is compiled into them. No program with the mark is a failure: nothing would keep the submission off.
 
-What the submission does wrong is a score of 0. What a script, a tool or a file does wrong is `executor_failed`.
+What the submission does wrong is a score of 0. What a script, a tool or a file does wrong is `executor_failed`. A run
+script that fails without a score is run once more, with a stand-in that gives the expected output: where it fails then
+too, that is its own fault.
 """
 
 import re
@@ -38,6 +40,15 @@ MEMORY_BESIDE = 512 << 20
 PROCESSES = 128
 CANNOT_START = (126, 127)
 """Exit codes of a shell that found no program, or could not start it."""
+UNSURE = ".midflight/unsure"
+_STAND_IN = """#!/bin/sh
+root="${{0%/*}}/{up}"
+if [ $# -gt 0 ] || [ -p /dev/stdin ] || [ -p /dev/stdout ]; then
+    : > "$root/{unsure}"  # It is to talk with another program, and nobody knows what it would say.
+    exit 0
+fi
+exec cat "$root/correct_output.txt"
+"""
 _HERE = Path(__file__).parent
 _KERNEL = _HERE.parent / "sandbox" / "kernel.py"
 _RUN = f"exec 3>&1; {SCORE}=$(stat -L -c %d:%i /proc/self/fd/3); exec 3>&-; export {SCORE}; exec bash ./run.sh"
@@ -126,10 +137,21 @@ class Submission:
             trace = await anyio.to_thread.run_sync(_trace, folder)
         if FAILED in trace or STARTED not in trace:
             raise self._broken(f"the submission was never started: {_told(ran.stderr)}")
+        if _gave_up(ran) and await self._gives_up_anyway(test):
+            told = f"it ends with exit code {ran.exit_code} and no score for the expected output too"
+            raise self._broken(f"{told}: {_told(ran.stderr)}")
         score, error = self._score(ran)
         return Outcome(
             test=name, group=test.group, score=score, stderr=_told(ran.stderr), error=error, run_time_s=ran.wall_s
         )
+
+    async def _gives_up_anyway(self, test: TestData) -> bool:
+        """Whether the script fails also with what is expected of a submission; False where nobody can tell."""
+        async with scratch_folder() as folder:
+            await anyio.to_thread.run_sync(self._lay_out_test, folder, test)
+            await anyio.to_thread.run_sync(_put_stand_ins, folder)
+            ran = await self._sandbox.run(self._program(folder), self._limits())
+            return _gave_up(ran) and not await anyio.to_thread.run_sync((folder / UNSURE).exists)
 
     def _program(self, folder: Path) -> Program:
         memory = self._problem.memory_limit
@@ -189,7 +211,7 @@ class Submission:
         for path in marked:
             kept = path.with_name(path.name + KEPT)
             path.rename(kept)
-            up = "/".join([".."] * (len(path.relative_to(self._folder).parts) - 1)) or "."
+            up = _up(path, self._folder)
             python, _ = python_paths()
             text = (_HERE / "launcher.py").read_text(encoding="utf-8")
             path.write_text(f"#!{python} -IS\nROOT = {up!r}\n{text}", encoding="utf-8")
@@ -201,6 +223,23 @@ class Submission:
         (folder / "tmp").mkdir(exist_ok=True)
         (folder / "input.txt").write_bytes(_bytes(test.given))
         (folder / "correct_output.txt").write_bytes(_bytes(test.expected))
+
+
+def _gave_up(ran: Ran) -> bool:
+    """Whether a run script ended as one that failed, and left no score."""
+    return ran.ended == "exited" and ran.exit_code not in (0, *CANNOT_START) and not ran.stdout.strip()
+
+
+def _put_stand_ins(folder: Path) -> None:
+    """What gives the expected output, in the place of each program that a submission is in."""
+    for kept in list(folder.rglob(f"*{KEPT}")):
+        path = kept.with_name(kept.name.removesuffix(KEPT))
+        path.write_text(_STAND_IN.format(up=_up(path, folder), unsure=UNSURE), encoding="utf-8")
+
+
+def _up(path: Path, folder: Path) -> str:
+    """From where a program is to its working folder."""
+    return "/".join([".."] * (len(path.relative_to(folder).parts) - 1)) or "."
 
 
 def _trace(folder: Path) -> bytes:

@@ -263,6 +263,30 @@ async def test_what_is_wrong_with_a_problem_is_no_reward(name: str) -> None:
     assert caught.value.code == Code.EXECUTOR_FAILED
 
 
+RUN_AND = "#!/bin/bash\nset -e\n./graders/sums < input.txt > output.txt\n"
+WRONG, CRASH = submitted(f"{ADD} return s + 1;"), submitted(f"{ADD} __builtin_trap();")
+GIVING_UP: dict[str, tuple[str, str, str | None]] = {
+    "a crash ends the script": (f"{RUN_AND}echo 1\n", CRASH, None),
+    "a wrong answer ends the script": (f"{RUN_AND}cmp -s output.txt correct_output.txt\necho 1\n", WRONG, None),
+    "it talks with another program": ("#!/bin/bash\n./graders/sums < input.txt | false\n", RIGHT, None),
+    "the script fails by itself": (f"{RUN_AND}cat no-such-file\necho 1\n", RIGHT, "no-such-file"),
+    "the script fails by itself after a crash": ("#!/bin/bash\n./graders/sums < input.txt > o\nexit 3\n", CRASH, "code 3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GIVING_UP)
+async def test_a_script_that_fails_is_its_own_fault_where_it_fails_with_the_expected_output_too(name: str) -> None:
+    """What the submission does, or what nobody can tell, is a score of 0."""
+    script, said, why = GIVING_UP[name]
+    problem = sums({"all": worth("min", ["x"], 1)}, {"x": [1]}, run=script, compile=UNCHECKED)
+    if why is None:
+        assert (await scored(problem, said))["reward"] == 0.0
+        return
+    with pytest.raises(ParticipantError, match=why) as caught:
+        await scored(problem, said)
+    assert caught.value.code == Code.EXECUTOR_FAILED
+
+
 async def test_what_a_submission_prints_is_never_its_score() -> None:
     """Under a script that leaves it its own stdout there is no score, though the sum of this test would be one."""
     problem = sums({"all": worth("min", ["x"], 1)}, {"x": [1]}, run="#!/bin/bash\n./graders/sums < input.txt\n")
