@@ -13,6 +13,11 @@ from .target import parse_option
 KINDS = "environment, agent, model or resources"
 Kinds = Annotated[str | None, typer.Argument(metavar="KIND", help=f"{KINDS}; --spec may say it.")]
 
+Spans = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT,...", help="Of a role on several hosts: all its servers, in one order."),
+]
+
 
 def serve(
     kind: Kinds = None,
@@ -22,10 +27,7 @@ def serve(
     spec: Annotated[Path | None, typer.Option(help="A JSON file with the same; options here overrule it.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that share the work; 1.")] = None,
     listen: Annotated[str | None, typer.Option(help="HOST:PORT; port 0 takes a free one.")] = None,
-    span: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT,...", help="Of a role on several hosts: all its servers, in one order."),
-    ] = None,
+    span: Spans = None,
     name: Annotated[str | None, typer.Option(help="The name of the participant; main.")] = None,
     peer: Annotated[
         list[str] | None, typer.Option(metavar="ROLE=URL", help="A server that this one calls; repeatable.")
