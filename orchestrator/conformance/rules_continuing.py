@@ -3,13 +3,13 @@
 import time
 from typing import Any
 
-from participants import ResourcesServer
+from participants import ResourcesServer, ResourcesSession
 from store import LazyBytes
 
 from .answers import difference, shown
-from .playing import Outputs, begin, call_id, steps_of, take, words
+from .playing import Outputs, Play, Step, begin, call_id, steps_of, take, words
 from .reports import Violation
-from .stand import NotExported, stand
+from .stand import NotExported, Stand, stand
 from .subject import Group
 from .trials import CRASH, Trial
 
@@ -49,7 +49,7 @@ async def can_be_exported(trial: Trial, group: Group) -> None:
     if run.not_exported:
         raise Violation(f"the session cannot be exported then: {run.not_exported}", run.told(_exported(run.refs) + 1))
     async with trial.restored(run, len(run.steps) - 1) as found:
-        session = await _session(found)
+        session = await first_session(found.at, found.play)
         began = time.perf_counter()
         exported = await found.at.server.export_session(session)
         trial.measures.exported(size_of(exported), time.perf_counter() - began)
@@ -59,12 +59,12 @@ def _exported(refs: dict[int, Any]) -> int:
     return max(refs, default=0)
 
 
-async def _session(found: Any) -> Any:
+async def first_session(at: Stand, play: Play) -> ResourcesSession:
     """The session of the first case, once its next life has taken it up."""
-    step = found.run.steps[0]
-    await take(found.at, found.play, step, found.outputs, again=1)
-    [held] = [each for each in found.at.server.held() if each.life == found.play.lives[0]]
-    return next(iter(held.state.open.values()))
+    await take(at, play, Step("seed"), Outputs(), again=1)
+    [held] = [held for held in at.server.held() if held.life == play.lives[0]]
+    session: ResourcesSession = next(iter(held.state.open.values()))
+    return session
 
 
 def plain(value: Any) -> Any:

@@ -10,9 +10,9 @@ from store.backends import MemorySpace
 
 from ..errors import RestoreFailed
 from .answers import difference, shown
-from .playing import Outputs, Play, Recording, begin, call_id, steps_of, take, words
+from .playing import Outputs, Play, Recording, begin, steps_of, take, words
 from .reports import Violation
-from .rules_continuing import plain
+from .rules_continuing import first_session, plain
 from .stand import NotExported, Stand, stand
 from .subject import Group
 from .trials import Restored, Trial
@@ -99,19 +99,10 @@ async def bad_states(trial: Trial, group: Group) -> None:
     run = await trial.record(group)
     for done in trial.boundaries([done for done in run.refs if done < len(run.steps)], BOUNDARIES):
         async with trial.restored(run, done) as found:
-            exported = await found.at.server.export_session(await _session(found.at, found.play))
+            exported = await found.at.server.export_session(await first_session(found.at, found.play))
         every = list(mutations(exported))
         for number in trial.some(range(len(every)), MUTATIONS):
             await _bad_state(trial, run, done, *every[number])
-
-
-async def _session(at: Stand, play: Play) -> ResourcesSession:
-    """The session of the first case, taken up by its next life."""
-    life = play.lives[0]
-    await at.call(life, "/seed_session", dict(play.group[0].row), call_id("environment", 0, 1))
-    [held] = [held for held in at.server.held() if held.life == life]
-    session: ResourcesSession = next(iter(held.state.open.values()))
-    return session
 
 
 async def _bad_state(trial: Trial, run: Recording, done: int, how: str, value: Any) -> None:
@@ -121,7 +112,7 @@ async def _bad_state(trial: Trial, run: Recording, done: int, how: str, value: A
     async with stand(made, run.space, run.run) as at:
         await at.restore(run.refs[done], run.play.lives)
         play = run.play.continued(at)
-        session = await _session(at, play)
+        session = await first_session(at, play)
         before = await at.server.export_session(session)
         plan.value, plan.rollout = copy.deepcopy(value), play.lives[0].rollout_id
         try:
@@ -142,7 +133,7 @@ async def _bad_state(trial: Trial, run: Recording, done: int, how: str, value: A
 
 async def _honoured(found: Restored, before: Any, value: Any, told: list[str]) -> None:
     """What was taken is what stands in the session, and the session can go on with it."""
-    held = await found.at.server.export_session(await _session(found.at, found.play))
+    held = await found.at.server.export_session(await first_session(found.at, found.play))
     if plain(held) not in (plain(value), plain(before)):
         where, took, holds = difference(plain(value), plain(held))
         raise Violation(f"the restore took {shown(took)}, and the export{where} is now {shown(holds)}", told)

@@ -269,8 +269,8 @@ GIVING_UP: dict[str, tuple[str, str, str | None]] = {
     "a crash ends the script": (f"{RUN_AND}echo 1\n", CRASH, None),
     "a wrong answer ends the script": (f"{RUN_AND}cmp -s output.txt correct_output.txt\necho 1\n", WRONG, None),
     "it talks with another program": ("#!/bin/bash\n./graders/sums < input.txt | false\n", RIGHT, None),
-    "the script fails by itself": (f"{RUN_AND}cat no-such-file\necho 1\n", RIGHT, "no-such-file"),
-    "the script fails by itself after a crash": ("#!/bin/bash\n./graders/sums < input.txt > o\nexit 3\n", CRASH, "code 3"),
+    "it fails by itself": (f"{RUN_AND}cat no-such-file\necho 1\n", RIGHT, "no-such-file"),
+    "it fails by itself after a crash": ("#!/bin/bash\n./graders/sums < input.txt > o\nexit 3\n", CRASH, "code 3"),
 }  # fmt: skip
 
 
