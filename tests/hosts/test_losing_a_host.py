@@ -131,7 +131,7 @@ def _check(run: HostRun, output: Path, boundaries: Sequence[int]) -> None:
     `boundaries` are the calls that each life but the first began with, and the last one of all.
     """
     rows = [json.loads(line) for line in output.read_text().splitlines()]
-    assert len(rows) == len({row["rollout_id"] for row in rows}) == ROLLOUTS
+    assert len(rows) == len({Life.parse(row["_midflight_life"]).rollout_id for row in rows}) == ROLLOUTS
     assert {row["reward"] for row in rows} == {1.0}
     seen = run.seen()
     lives: dict[str, list[Life]] = {}
