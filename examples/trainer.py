@@ -56,9 +56,7 @@ async def train(run: TrainingRun, folder: Path, steps: int) -> list[str]:
     if run.state is not None:
         trained, buffer = run.state["trained"], run.state["buffer"]
         weights = await anyio.Path(run.files["weights"]).read_bytes()
-        print(
-            f"goes on behind {len(trained)} rows; {len(run.undelivered)} are in flight, and the cursor is {run.cursor}"
-        )
+        print(f"goes on behind {len(trained)} rows, with {len(run.undelivered)} in flight")
     while len(trained) < steps * BATCH:
         while (cursor := run.cursor or 0) < ROWS and len(run.undelivered) < IN_FLIGHT:
             await run.dispatch({f"row-{cursor}": row_of(cursor)}, after=run.cursor, cursor=cursor + 1)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,25 @@ async def test_a_dispatch_says_where_its_rows_were_read_and_none_is_dispatched_t
         with pytest.raises(UnusableState, match=r"the row of b\['x'\]"):
             await run.dispatch({"b": {"x": b""}}, after=1, cursor=9)
         assert (run.cursor, run.undelivered) == (1, ("a",))
+
+
+async def test_a_dispatch_that_is_cancelled_at_any_moment_has_moved_the_cursor_with_its_rows_or_not_at_all() -> None:
+    """After every number of turns of the event loop; a checkpoint then has the same."""
+    stage, whole = Stage(), 0
+    async with running(stage) as run:
+        for turns in range(24):
+            before, name = run.cursor, f"r{turns}"
+            async with anyio.create_task_group() as group:
+                group.start_soon(partial(run.dispatch, {name: row()}, after=before, cursor=turns))
+                await settle(turns)
+                group.cancel_scope.cancel()
+            assert (run.cursor == turns) is (name in run.undelivered)
+            whole += run.cursor == turns
+        await save(run)
+        state = await (await open_checkpoint(stage.store())).state()
+        assert (state["rows"].keys(), state["cursor"]) == (set(run.undelivered), run.cursor)
+        assert 0 < whole < 24
+        assert len(await given(run, whole)) == whole
 
 
 async def test_what_is_retired_comes_as_a_failed_result_with_its_reason() -> None:

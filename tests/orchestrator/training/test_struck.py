@@ -75,9 +75,10 @@ async def test_a_trainer_that_is_struck_skips_no_row_and_trains_on_none_twice(
 @pytest.mark.parametrize("outlives", [False, True])
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_trainer_may_be_struck_at_any_call(mode: Mode, outlives: bool) -> None:
-    """Each, until a life makes no more."""
-    strikes = [await struck(n, mode, outlives=outlives) for n in range(1, CALLS[outlives] + 10)]
-    assert sum(strike.struck for strike in strikes) >= CALLS[outlives]
+    """Every second one in each mode, and the others in the next mode, until a life makes no more."""
+    calls = range(1 + MODES.index(mode) % 2, CALLS[outlives] + 10, 2)
+    strikes = [await struck(n, mode, outlives=outlives) for n in calls]
+    assert sum(strike.struck for strike in strikes) >= CALLS[outlives] // 2
 
 
 class Ahead(Trainer):
