@@ -213,14 +213,14 @@ class Holder(Reports[State]):
         call = request.call
         if call is None:
             return await run()
-        while (kept := self.kept(held, call)) is not None:
+        while (kept := self._kept(held, call)) is not None:
             check_same(request, kept)
             if kept.reply is not None:
                 return kept.reply
             await kept.done.wait()
         return await self._run_once(held, call, request.digest, run)
 
-    def kept(self, held: Held[State], call: CallId) -> Kept | None:
+    def _kept(self, held: Held[State], call: CallId) -> Kept | None:
         """What is kept of a call. Raises `stale_call`."""
         try:
             return held.replies.find(call)

@@ -145,7 +145,7 @@ class ModelServer(Holder[ModelState]):
 
     def _forget_other(self, held: Held[ModelState], request: Request, call: CallId) -> None:
         """The caller asks something else now under the same id: generate anew."""
-        kept = self.kept(held, call)
+        kept = self._kept(held, call)
         if kept is not None and kept.digest != request.digest:
             held.replies.finish(call, kept, None)
 
@@ -227,7 +227,7 @@ class ModelServer(Holder[ModelState]):
             held.state.counts["served"] += reply is not None
             return replayed(reply) if reply else await self._open_stream(held, request, None)
         self._forget_other(held, request, call)
-        while (kept := self.kept(held, call)) is not None:
+        while (kept := self._kept(held, call)) is not None:
             if kept.reply is not None:
                 held.state.counts["served"] += 1
                 return replayed(kept.reply)

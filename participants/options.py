@@ -1,7 +1,7 @@
-"""Options of a class against what its constructors say of them, so that a wrong one is refused before anything runs.
+"""What a class of somebody else is made with, and what it makes of itself: wrong ones are refused before anything runs.
 
-Annotations count as far as JSON has their types. What they say beyond that, as a class of somebody's own, is left to
-the constructor.
+Options are held against what constructors say of them. Annotations count as far as JSON has their types; what they say
+beyond that, as a class of somebody's own, is left to the constructor.
 """
 
 import inspect
@@ -19,6 +19,13 @@ def wrong_option(found: type, options: Mapping[str, Any]) -> str:
         if not fits(value, wanted):
             return f"{name} is {value!r:.100}, and must be {_words(wanted)}"
     return ""
+
+
+def hidden_method(one: Any) -> str:
+    """The first method of a base of ours that an object hides by an attribute of its own; empty where it hides none."""
+    ours = __name__.partition(".")[0]
+    bases = [each for each in type(one).__mro__ if each.__module__.partition(".")[0] == ours]
+    return next((name for name in vars(one) if any(callable(vars(base).get(name)) for base in bases)), "")
 
 
 def annotation_of(found: type, name: str) -> Any:

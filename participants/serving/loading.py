@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ..agent import Agent
 from ..data import Peer
-from ..options import wrong_option
+from ..options import hidden_method, wrong_option
 from ..simple_agent import SimpleAgent
 from .settings import ConfigError
 
@@ -80,12 +80,15 @@ def make(role: str, target: str, found: Callable[..., T], *given: Any, options: 
     if isinstance(made, type) and (wrong := wrong_option(made, options)):
         raise ConfigError(f"{role}: {target} does not take these options: {wrong}")
     try:
-        return found(*given, name=name, **options)
+        one = found(*given, name=name, **options)
     except TypeError as error:
         raise ConfigError(f"{role}: {target} does not take these options: {error}{_known(found)}") from error
     except Exception as error:  # The code of a user may raise anything.
         told = f"{type(error).__name__}: {error}"
         raise ConfigError(f"{role}: {target} cannot be made with these options: {told}") from error
+    if hidden := hidden_method(one):
+        raise ConfigError(f"{role}: {target} sets self.{hidden}, which is a method of its base: name it otherwise")
+    return one
 
 
 def _known(found: Callable[..., Any]) -> str:

@@ -68,6 +68,21 @@ def test_an_option_of_another_type_is_named_with_what_it_must_be(options: dict[s
         make("resources.own", "a:Own", partial(Own, peers={}), options=options, name="main")
 
 
+class Hiding(ResourcesServer):
+    """Counts something, under a name that its base has."""
+
+    def __init__(self, name: str = "main", **rest: Any) -> None:
+        super().__init__(name, **rest)
+        self.fine = 0
+        self.counts = {"calls": 0}  # type: ignore[assignment, method-assign]
+
+
+def test_a_class_that_hides_a_method_of_its_base_is_refused() -> None:
+    """Else its sessions would fail somewhere else, by an error that says nothing of it."""
+    with pytest.raises(ConfigError, match=r"a:Hiding sets self\.counts, which is a method of its base"):
+        make("resources.own", "a:Hiding", Hiding, options={}, name="main")
+
+
 @pytest.mark.parametrize(
     ("found", "options"),
     [
