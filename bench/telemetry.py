@@ -5,7 +5,8 @@
 The work is that of `bench.collect`, with a checkpoint every `--interval` seconds, off and on in pairs of neighbouring
 runs. `overhead` is how much more processor time of the collecting process an episode takes, of each pair; other work on
 the machine moves it by more than telemetry does. So `own` is what can be told apart: the processor time of telemetry's
-threads, and of the calls that the event loop makes, as part of all.
+threads, of the calls that the event loop makes, and of pages, as part of all. Most of it comes with time and not with
+work: `own_ms_per_s` is the same for each second that a run took.
 
 Off, each call of the hook returns at once: `off_ns` is what one costs.
 """
@@ -32,7 +33,7 @@ import anyio
 from orchestrator.collect import Config, Options, collect
 from participants import telemetry
 from participants.inference import DEFAULT_MODEL
-from participants.telemetry import Readings, Span, names
+from participants.telemetry import Readings, Span, names, prometheus
 
 from .endpoint import Endpoint, endpoint, write_rows
 
@@ -73,6 +74,8 @@ class Costs:
     wall_s: dict[str, list[float]] = field(default_factory=lambda: {"off": [], "on": []})
     threads_ms: list[float] = field(default_factory=list)
     """Processor time of telemetry's threads in a run that is on."""
+    pages_ms: list[float] = field(default_factory=list)
+    """Processor time of making pages in such a run."""
     calls: Counter[str] = field(default_factory=Counter)
     """Of the hook, in one run."""
     off_ns: dict[str, float] = field(default_factory=dict)
@@ -88,10 +91,13 @@ class Costs:
         """What the calls of one run cost the event loop."""
         return sum(count * self.on_ns[kind] for kind, count in self.calls.items()) / 1e6
 
+    def own_ms(self) -> float:
+        """What telemetry is known to have used in one run."""
+        return statistics.median(self.threads_ms) + statistics.median(self.pages_ms) + self.loop_ms()
+
     def own_percent(self) -> float:
-        """What telemetry is known to have used, as part of a run that is off."""
-        used = statistics.median(self.threads_ms) + self.loop_ms()
-        return PERCENT * used / (statistics.median(self.cpu_ms["off"]) * self.rollouts)
+        """The same as part of a run that is off."""
+        return PERCENT * self.own_ms() / (statistics.median(self.cpu_ms["off"]) * self.rollouts)
 
     def summary(self) -> dict[str, Any]:
         """The last line."""
@@ -99,7 +105,9 @@ class Costs:
             "overhead_percent": round(statistics.median(self.overheads()), 2),
             "overheads": [round(percent, 1) for percent in self.overheads()],
             "own_percent": round(self.own_percent(), 2),
+            "own_ms_per_s": round(self.own_ms() / statistics.median(self.wall_s["on"]), 2),
             "threads_ms": round(statistics.median(self.threads_ms), 1),
+            "pages_ms": round(statistics.median(self.pages_ms), 1),
             "loop_ms": round(self.loop_ms(), 2),
             "calls": dict(self.calls),
             "off_ns": {kind: round(ns) for kind, ns in self.off_ns.items()},
@@ -139,6 +147,29 @@ def threads_ms() -> float:
     found = [thread for thread in threading.enumerate() if thread.name.startswith(TELEMETRY_THREADS)]
     clocks = [time.pthread_getcpuclockid(thread.ident) for thread in found if thread.ident is not None]
     return sum(map(time.clock_gettime, clocks)) * 1e3
+
+
+@contextmanager
+def pages_timed() -> Iterator[Callable[[], float]]:
+    """Gives what tells, in milliseconds of processor time, what making pages has taken since it was asked last."""
+    made, spent = prometheus.render, [0.0]
+
+    def timed(page: prometheus.Page) -> bytes:
+        began = time.thread_time()
+        try:
+            return made(page)
+        finally:
+            spent[0] += (time.thread_time() - began) * 1e3
+
+    def since() -> float:
+        found, spent[0] = spent[0], 0.0
+        return found
+
+    prometheus.render = timed
+    try:
+        yield since
+    finally:
+        prometheus.render = made
 
 
 @contextmanager
@@ -196,7 +227,7 @@ def measure(folder: Path, parsed: argparse.Namespace) -> Costs:
     costs, page = Costs(parsed.rollouts), _free_address()
     write_rows(folder / "rows.jsonl", parsed.rollouts, parsed.turns)
     costs.off_ns = call_costs(parsed.calls)
-    with endpoint(folder) as served, sink(f"http://{page}/metrics", parsed.scrape) as url:
+    with endpoint(folder) as served, sink(f"http://{page}/metrics", parsed.scrape) as url, pages_timed() as pages_ms:
         counted = Counted()
         telemetry.install(counted)
         costs.on_ns = call_costs(min(parsed.calls, 5_000))
@@ -212,6 +243,7 @@ def measure(folder: Path, parsed: argparse.Namespace) -> Costs:
                 costs.wall_s[mode].append(took_s)
                 costs.cpu_ms[mode].append(cpu_ms)
                 costs.threads_ms += [threads] if mode == "on" else []
+                costs.pages_ms += [pages_ms()] if mode == "on" else []
     return costs
 
 

@@ -6,7 +6,7 @@ from xml.sax.saxutils import escape
 
 from .otlp_sink import SeenSpan
 
-LEFT, WIDTH, RIGHT = 150, 1050, 20
+LEFT, WIDTH, RIGHT = 150, 1050, 80
 """Pixels for the names of processes, for the time, and behind it."""
 BAR, LANE, GAP, TITLE, AXIS = 15, 17, 10, 44, 22
 LETTER = 6.1

@@ -65,9 +65,11 @@ def test_the_bench_measures_both_ways(
 ) -> None:
     """A small run has figures of all kinds, and telemetry was on where it says so."""
     monkeypatch.chdir(tmp_path)
-    bench.main(["--rollouts", "8", "--pairs", "1", "--interval", "0.2", "--calls", "200", "--json"])
+    small = ["--rollouts", "8", "--pairs", "1", "--interval", "0.2", "--scrape", "0.1", "--calls", "200", "--json"]
+    bench.main(small)
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["calls"]["span"] > 0
     assert found["threads_ms"] > 0
+    assert found["pages_ms"] > 0
     assert len(found["overheads"]) == 1
     assert found["off_ns"].keys() == found["on_ns"].keys() == {"span", "add", "observe"}
