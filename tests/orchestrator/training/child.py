@@ -44,7 +44,8 @@ async def one_start(folder: Path, rows: int) -> None:
     ):
         links = [HttpLink(server.url, client) for server in deployment.servers]
         async with training_run(links, store, fingerprint={"rows": str(rows)}) as run:
-            trainer = Trainer([counting(position) for position in range(rows)], in_flight=5, folder=folder / "weights")
+            data = [counting(position) for position in range(rows)]
+            trainer = Trainer(data, in_flight=5, folder=folder / "weights", tell=say)
             trainer.begin(run)
             say(f"began at {run.cursor} with {len(run.undelivered)}")
             await trainer.train(run)

@@ -56,9 +56,16 @@ class Strike:
     loop: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     """Of what the trainer does at the moment."""
 
+    begins: str = ""
+    """Strikes at the next call that begins so, where this is set."""
+
     @property
     def struck(self) -> bool:
         return 0 < self.nth <= len(self.calls)
+
+    def strikes_at(self, name: str) -> None:
+        """Strike at the next call of this name."""
+        self.begins = name
 
     async def around(
         self, name: str, call: Callable[[], Awaitable[Value]], fails: Exception, loses_reply: Exception | None = None
@@ -67,6 +74,8 @@ class Strike:
         if self.dead:
             raise fails  # What is cleaned up after a death has no effect.
         self.calls.append(name)
+        if self.begins and name.startswith(self.begins):
+            self.begins, self.nth = "", len(self.calls)
         if len(self.calls) != self.nth:
             return await call()
         match self.mode:

@@ -94,8 +94,7 @@ async def test_a_trainer_that_dies_between_publication_and_release_gives_nothing
             async with over(stage, struck) as run:
                 await run.dispatch({"a": row(), "b": row()}, after=None, cursor=2)
                 first = await results(run, 1)
-                strike.nth = len(strike.calls) + 6  # Prepare, commit, renew, resume, and then the release.
-                strike.nth -= 1
+                strike.strikes_at("Release")
                 await save(run, list(first))
         assert strike.calls[-1].startswith("Release")
         assert len(stage.environments[0].held()) == 2

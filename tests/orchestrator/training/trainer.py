@@ -7,7 +7,7 @@ trained on, in the buffer, or undelivered, each once.
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ class Trainer:
     """Steps between two checkpoints."""
     folder: Path | None = None
     """Where weights are written as files, too."""
+    tell: Callable[[str], object] = str
+    """Is told of each checkpoint."""
     trained: list[str] = field(default_factory=list)
     buffer: list[str] = field(default_factory=list)
     step: int = 0
@@ -99,6 +101,7 @@ class Trainer:
                     path.write_bytes(weights_after(self.trained))
                     save.file("weights", path)
             self.saved = self.step
+            self.tell(f"saved {len(self.trained)} with {len(run.undelivered)}")
         except (ServersLost, Fenced):
             raise
         except (CoordinationError, StoreError):
