@@ -28,6 +28,8 @@ def _check(outcome: Outcome, rollouts: list[str]) -> Iterator[Violation]:
         yield from lives.nothing_is_left(view)
     yield from lives.only_the_newest_life(view)
     yield from rounds.published_restores(view)
+    yield from rounds.epochs_are_obeyed(view)
+    yield from rounds.all_stood_still(view, scenario)
     yield from lives.delivered_once(view)
     yield from lives.none_vanishes(view)
     yield from rounds.older_checkpoints_stand(view)

@@ -159,8 +159,13 @@ def nothing_is_repeated(view: View) -> Iterator[Violation]:
         done[key] = event
         origin = view.origin(life)
         made = view.published.get(origin[0]) if origin else None
-        if made is not None:
+        if made is not None and origin is not None:
             yield from _behind(made, event, life)
+            began = _began(view, made)
+            before = done.get((origin[1], *key[1:]))
+            if before is not None and before.n < began:
+                text = f"{event['effect']} {event['call']} of {_text(life)} was done before {made.id} was committed"
+                yield Violation(11, text, event.n)
 
 
 def _behind(made: Published, event: Event, life: Life) -> Iterator[Violation]:
@@ -172,10 +177,6 @@ def _behind(made: Published, event: Event, life: Life) -> Iterator[Violation]:
         if boundary < at:
             text = f"{event['effect']} {event['call']} of {_text(life)} is below boundary {at} of {made.id}"
             yield Violation(11, text, event.n)
-    callee = made.records.get(event["role"], {}).get(life.rollout)
-    if callee is not None and any(kept["call"] == event["call"] for kept in callee[1]["replies"]):
-        text = f"{event['effect']} {event['call']} of {_text(life)} is done again, and {made.id} has its reply"
-        yield Violation(11, text, event.n)
 
 
 def counts_are_exact(rows: list[dict[str, Any]]) -> Iterator[Violation]:

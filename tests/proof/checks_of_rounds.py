@@ -61,10 +61,15 @@ def heads_are_kept(view: View) -> Iterator[Violation]:
             for checkpoint in action["checkpoints"]:
                 if checkpoint == head:
                     yield Violation(8, f"a plan names the head {head}", event.n)
-                if checkpoint not in view.published and int(checkpoint.partition(".")[0]) >= epoch:
+                if checkpoint not in view.published and _number(checkpoint) > max((epoch, 0), _number(head or "0.0")):
                     yield Violation(8, f"a plan names {checkpoint}, which may still be published", event.n)
         head = document["state"]["head"] and document["state"]["head"]["checkpoint"]
         epoch = document["state"]["epoch"]
+
+
+def _number(checkpoint: str) -> tuple[int, int]:
+    epoch, _, k = checkpoint.partition(".")
+    return int(epoch), int(k)
 
 
 def epochs_rise(view: View) -> Iterator[Violation]:
@@ -144,6 +149,50 @@ def _share(view: View, scenario: Scenario, event: Event, stage: Event) -> Iterat
             f"{event['process']} has restored {sorted(event['lives'])} of {made.id}, and its share is {sorted(wanted)}"
         )
         yield Violation(7, text, event.n)
+
+
+def all_stood_still(view: View, scenario: Scenario) -> Iterator[Violation]:
+    """2: what is published is of one point in time: nobody changed anything, or reopened, while others still wrote."""
+    effects = {"seed", "increment_counter", "get_counter_value", *(("verify",) if scenario.verify == "wait" else ())}
+    last: dict[str, int] = {}
+    for event in _first_commits(view):
+        last[event["round"]] = event.n
+    standing: dict[str, str] = {}
+    for event in view.history.of("control", "did", "gate", "crashed"):
+        process = event["process"]
+        if event.what == "control" and event["operation"] == "prepare" and event["prepared"]:
+            standing[process] = event["round"]
+        round_ = standing.get(process)
+        if event.what in ("control", "crashed") or round_ not in view.published or scenario.verify == "restart":
+            continue
+        if event.what == "did" and event["effect"] in effects:
+            yield Violation(2, f"{event['effect']} at {process} while round {round_} stood still", event.n)
+        if event.what == "gate" and not event["closed"]:
+            if event.n < last.get(round_, 0):
+                yield Violation(2, f"{process} reopened while others wrote {round_}, which is published", event.n)
+            del standing[process]
+
+
+def _first_commits(view: View) -> Iterator[Event]:
+    """The first time that each process answers each commit: a repeat tells nothing new."""
+    seen: set[tuple[str, str]] = set()
+    for event in view.history.of("control"):
+        key = event["round"], event["process"]
+        if event["operation"] == "commit" and event["code"] == "ok" and key not in seen:
+            seen.add(key)
+            yield event
+
+
+def epochs_are_obeyed(view: View) -> Iterator[Violation]:
+    """1: who knows an epoch does nothing for a controller of a lower one."""
+    known: dict[int, int] = {}
+    for event in view.history.of("control"):
+        where, epoch = event["incarnation"], event["epoch"]
+        if event["code"] == "ok" and epoch < known.get(where, 0) and event["operation"] != "adopt":
+            text = f"{event['operation']} of epoch {epoch} at {event['process']}, which knows {known[where]}"
+            yield Violation(1, text, event.n)
+        if event["operation"] == "adopt" and event["code"] == "ok":
+            known[where] = max(known.get(where, 0), epoch)
 
 
 def text_of(life: Life) -> str:

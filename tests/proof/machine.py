@@ -5,7 +5,8 @@ A restart is another `Process` object under the same name, with objects and an i
 """
 
 import random
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,16 +35,40 @@ class Site:
     """Errors that no process may end with."""
     over: bool = False
     """What is taken apart after the end is no history."""
+    awaited: dict[tuple[str, int], list[Callable[[], None]]] = field(default_factory=dict)
+    """What is done at the n-th of some moments."""
+    moments: Counter[str] = field(default_factory=Counter)
 
     def note(self, what: str, **facts: Any) -> None:
-        if not self.over:
-            self.history.add(round(self.loop.time(), 6), what, **facts)
+        if self.over:
+            return
+        self.history.add(round(self.loop.time(), 6), what, **facts)
+        if moment := moment_of(what, facts):
+            self.moments[moment] += 1
+            for act in self.awaited.pop((moment, self.moments[moment]), ()):
+                self.later(0.0, act)
 
     def later(self, seconds: float, act: Callable[..., Any], *args: Any) -> None:
         """Do something as nobody: the network, a disk, whoever breaks things."""
         context = copy_context()
         context.run(LANE.set, None)
         self.loop.call_later(seconds, act, *args, context=context)
+
+
+def moment_of(what: str, facts: Mapping[str, Any]) -> str:
+    """The name of what has just happened, as a fault may wait for it."""
+    match what:
+        case "control":
+            return str(facts["operation"])
+        case "did":
+            effect = str(facts["effect"])
+            return effect if effect in ("seed", "verify", "generate") else "tool"
+        case "object" if facts["space"] == "output":
+            return "rows"
+        case "object":
+            key = str(facts["key"])
+            return "chain" if key.startswith("chain/") else "manifest" if key.endswith("manifest.json") else "part"
+    return what
 
 
 class Process:

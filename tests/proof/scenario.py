@@ -33,11 +33,15 @@ class Fault:
     """How long it lasts, or until what was killed is started again."""
     rate: float = 0.0
     """How often it strikes while it lasts."""
+    moment: str = ""
+    """Where it waits for something to happen instead: the name of a moment, and the how manieth is meant."""
+    nth: int = 0
 
     def __str__(self) -> str:
+        when = f"at {self.moment} no. {self.nth}" if self.moment else f"{self.at:7.2f} s"
         lasts = f" for {self.for_s:.2f} s" if self.for_s else ""
-        often = f" at {self.rate:.2f}" if self.rate else ""
-        return f"{self.at:7.2f} s  {self.kind} {self.target}{lasts}{often}"
+        often = f", rate {self.rate:.2f}" if self.rate else ""
+        return f"{when}: {self.kind} {self.target}{lasts}{often}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,24 +80,20 @@ class Scenario:
         return dataclasses.replace(self, **changes)
 
 
-KILLS = ("kill", "kill_controller", "kill_all")
-CALM = ("none", "light")
-
-
 def draw(seed: int) -> Scenario:
     """The scenario of a seed."""
     chance = random.Random(f"scenario {seed}")
-    rollouts = chance.choice((1, 2, 2, 3, 3, 4, 5, 6))
-    workers = {role: chance.randint(1, most) if chance.random() < 0.5 else 1 for role, most in WORKERS.items()}
-    prepare_s = chance.choice((0.5, 1.0, 2.0, 4.0))
-    lease_s = prepare_s + chance.choice((0.5, 2.0, 10.0))
+    rollouts = chance.choice((1, 2, 2, 3, 3, 4))
+    workers = {role: chance.randint(1, most) if chance.random() < 0.3 else 1 for role, most in WORKERS.items()}
+    prepare_s = chance.choice((0.3, 0.5, 1.0, 2.0))
+    lease_s = prepare_s + chance.choice((0.2, 0.5, 2.0, 10.0))
     scenario = Scenario(
         seed=seed,
-        amounts=tuple(tuple(chance.randint(1, 9) for _ in range(chance.randint(0, 3))) for _ in range(rollouts)),
+        amounts=tuple(tuple(chance.randint(1, 9) for _ in range(chance.randint(0, 2))) for _ in range(rollouts)),
         concurrency=chance.choice((1, 2, 4, 8)),
         workers=workers,
         verify=chance.choice(("replay", "replay", "wait", "wait", "restart")),
-        interval_s=chance.choice((0.3, 0.7, 1.0, 2.0)),
+        interval_s=chance.choice((0.2, 0.4, 0.8)),
         lease_s=lease_s,
         prepare_timeout_s=prepare_s,
         more_time_s=min(chance.choice((0.0, prepare_s)), lease_s - 0.1),
@@ -102,9 +102,9 @@ def draw(seed: int) -> Scenario:
         host_lock=chance.random() < 0.5,
         skewed=chance.random() < 0.5,
         loose=chance.random() < 0.5,
-        slow=chance.choice((0.3, 1.0, 1.0, 3.0)),
-        network_s=chance.choice((0.001, 0.01, 0.1)),
-        store_s=chance.choice((0.001, 0.01, 0.1)),
+        slow=chance.choice((0.1, 0.3, 0.3, 1.0)),
+        network_s=chance.choice((0.001, 0.01, 0.05)),
+        store_s=chance.choice((0.001, 0.01, 0.05)),
         model_failures=chance.choice((0.0, 0.0, 0.0, 0.03)),
     )
     return scenario.smaller(faults=draw_faults(chance, scenario))
@@ -117,15 +117,29 @@ NETWORK_FAULTS = ("lost", "broken", "twice", "late")
 def draw_faults(chance: random.Random, scenario: Scenario) -> tuple[Fault, ...]:
     """None up to eight of them, in the time in which the work is done."""
     names = [f"{role}-{k}" for role, count in scenario.workers.items() for k in range(count)]
-    span_s = 4.0 + 6.0 * scenario.slow
-    faults = [_draw_fault(chance, names, chance.random() * span_s) for _ in range(chance.choice((0, 1, 2, 3, 4, 6, 8)))]
+    span_s = 1.0 + 6.0 * scenario.slow
+    faults = [_timed(chance, names, chance.random() * span_s) for _ in range(chance.choice((0, 1, 2, 3, 4, 6)))]
     return tuple(sorted(faults, key=lambda fault: fault.at))
+
+
+MOMENTS = ("prepare", "commit", "renew", "resume", "abort", "adopt", "stage", "activate", "submit", "release", "retire",
+           "chain", "manifest", "part", "rows", "tool", "seed", "verify", "generate", "answered", "settled",
+           "claimed")  # fmt: skip
+"""After which a fault may strike at once: a control call was answered, an object is written, something was done."""
+
+
+def _timed(chance: random.Random, names: list[str], at: float) -> Fault:
+    """At some time, or at the n-th of some moments: a round is short, and all its steps are to be met."""
+    fault = _draw_fault(chance, names, at)
+    if chance.random() < 0.4:
+        return fault
+    return dataclasses.replace(fault, moment=chance.choice(MOMENTS), nth=chance.choice((1, 1, 2, 3, 5, 8, 13)))
 
 
 def _draw_fault(chance: random.Random, names: list[str], at: float) -> Fault:
     kind = chance.choice(("kill", "kill", "kill_controller", "kill_controller", "rival", "hang", "hang_controller",
                           "kill_all", "partition", "network", "network", "store", "store", "store"))  # fmt: skip
-    away_s = chance.choice((0.1, 0.5, 2.0, 8.0))
+    away_s = chance.choice((0.05, 0.3, 1.0, 5.0))
     match kind:
         case "kill" | "hang":
             return Fault(kind, at, chance.choice(names), away_s)

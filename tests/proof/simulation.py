@@ -4,6 +4,7 @@ import gc
 import random
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 from store import StoreError, open_checkpoint, published
 from store.backends.memory import MemoryBackend, forget_space
@@ -19,10 +20,12 @@ from .stores import Space, check_site
 from .substitutes import simulated
 from .weather import Skies
 
-MAX_STEPS = 600_000
-HORIZON_S = 1500.0
-LOOK_S = 0.5
-SETTLED_S = 8.0
+MAX_STEPS = 300_000
+HORIZON_S = 600.0
+LOOK_S = 0.2
+AGAIN_S = (0.1, 0.1, 1.0, 6.0)
+"""How long nobody may notice that the run has stopped."""
+SETTLED_S = 3.0
 """After the end, so long is waited for messages and requests that are on their way."""
 DONE = frozenset({"0", "1"})
 
@@ -66,7 +69,10 @@ class Simulation:
             for worker in range(self.scenario.workers[role]):
                 self._start_server(role, worker)
         for fault in self.scenario.faults:
-            self.site.later(fault.at, self._strike, fault)
+            if fault.moment:
+                self.site.awaited.setdefault((fault.moment, fault.nth), []).append(partial(self._strike, fault))
+            else:
+                self.site.later(fault.at, self._strike, fault)
         await self._keep_controlled()
         self.done = True
         self._end_faults()
@@ -86,7 +92,8 @@ class Simulation:
         self._start_controller(take_over=False)
         while not any(one.how in DONE for one in self.controllers):
             await elapse(LOOK_S)
-            if not any(one.lives for one in self.controllers) and not any(c.how in DONE for c in self.controllers):
+            if not any(one.lives or one.how in DONE for one in self.controllers):
+                await elapse(self.chance.choice(AGAIN_S))
                 self._start_controller(take_over=self.chance.random() < 0.5)
 
     def _start_controller(self, *, take_over: bool) -> None:
@@ -192,7 +199,7 @@ def simulate(scenario: Scenario, planted: AbstractContextManager[object] | None 
         outcome.virtual_s, outcome.steps, outcome.swaps = loop.time(), loop.steps, loop.swaps
         outcome.output = _output()
         loop.dispose()
-    gc.collect()
+    gc.collect()  # Before the next one begins: what is taken apart must not do so in the middle of it.
     return outcome
 
 
