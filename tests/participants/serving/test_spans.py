@@ -1,5 +1,6 @@
 """Servers of one role that span two hosts, as two operators start them: found, called and controlled as one."""
 
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +17,7 @@ from participants.data import Request
 from participants.routing import worker_of
 from participants.sessions import SESSION_COOKIE, SESSION_HEADER
 from tests.support.fleet import Server
-from tests.support.processes import free_block
+from tests.support.processes import free_block, program
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -115,6 +116,15 @@ async def test_clients_and_controllers_that_ask_any_server_cover_all_workers(spa
         assert len(adopted) == 4
         found = [await member.link.capabilities() for member in fleet.members]
         assert {one.epoch for one in found} == {1}
+
+
+def test_the_command_takes_a_span_and_refuses_one_without_itself() -> None:
+    """As an operator says it, with spaces or without; the place is the address that the server was given."""
+    counter = "participants.servers.counter:CounterServer"
+    said = ["serve", "resources", counter, "--listen", "127.0.0.2:9100", "--span", "127.0.0.3:9100, 127.0.0.4:9100"]
+    ran = subprocess.run([program("midflight"), *said], capture_output=True, text=True, timeout=ASK_S)
+    assert ran.returncode == 2
+    assert "127.0.0.2:9100, where this server listens, is not among them" in ran.stderr
 
 
 def session_in(headers: Mapping[str, str]) -> str:
