@@ -144,7 +144,7 @@ def _check(run: HostRun, output: Path, boundaries: Sequence[int]) -> None:
 
 
 def _check_rollout(seen: Seen, lives: Sequence[Life], calls: Sequence[int]) -> None:
-    for life, first, last in zip(lives, calls, calls[1:], strict=True):
+    for life, first, last in zip(lives, calls[:-1], calls[1:], strict=True):
         assert seen.calls[life] == list(range(first, last + 1)), f"{life}\n{seen}"
         assert seen.continued(life)[0] == (0 if first == 1 else CUT_AT), f"{life}\n{seen}"
     tools = [what for life in lives for what in seen.tools.get(life, [])]
