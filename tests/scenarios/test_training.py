@@ -20,7 +20,7 @@ KILLS = (
 )
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_killed_training_run_trains_on_the_same(tmp_path: Path) -> None:
     """Groups, their order, their tokens and the last weights are those of a run that was left alone, bit for bit."""
     with Run(tmp_path / "whole", SMALL) as whole, Run(tmp_path / "killed", SMALL) as killed:
