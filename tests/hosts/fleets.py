@@ -88,11 +88,18 @@ class HostRun(Run):
             self.backend.control.hold(after_tokens=CUT_AT, substring=task.prompt_of(call))
 
     def all_in_a_checkpoint(self, start: Start) -> None:
-        """Until every rollout is held, and a checkpoint has them like that."""
+        """Until every rollout is held, and a checkpoint has them like that; one that fails is asked for again."""
         until(lambda: self.backend.control.counts()["held"] == len(self.tasks), PATIENCE_S, start.told)
-        before = len(start.events("checkpoint"))
-        start.signal(signal.SIGUSR1)
-        until(lambda: len(start.events("checkpoint")) > before, PATIENCE_S, start.told)
+        before, asked = len(start.events("checkpoint")), -1
+
+        def taken() -> bool:
+            nonlocal asked
+            if (failed := len(start.events("checkpoint_failed"))) != asked:
+                asked = failed
+                start.signal(signal.SIGUSR1)
+            return len(start.events("checkpoint")) > before
+
+        until(taken, PATIENCE_S, start.told)
 
     def seen(self) -> Seen:
         """What the backend and the counter saw, by life."""
