@@ -161,13 +161,14 @@ async def test_other_tasks_wait_while_everything_stands_still_and_are_not_refuse
 
 async def test_who_did_not_hear_the_resume_hears_it_again() -> None:
     """Else it would stand still until its lease has run out."""
-    strike = Strike(mode="fails")
-    async with running(Stage(), strike=strike) as run:
+    stage, strike = Stage(holds={"a": Pause()}), Strike(mode="fails")
+    async with running(stage, strike=strike) as run:
         await run.dispatch({"a": row()}, after=None, cursor=1)
         async with run.checkpoint() as saving:
             strike.strikes_at("Resume")
             saving.state = 1
         assert strike.struck
+        stage.holds["a"].released.set()
         with anyio.fail_after(10):
             assert await given(run, 1) == ["a"]
 
