@@ -14,7 +14,7 @@ Rules that this file alone enforces:
     after it, before the release    this one; what it has delivered is released, and not given again
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -280,8 +280,9 @@ class TrainingRun:
                     save.leave(token)
                 await self._take(opened, save)
             save.published, save.held_s = opened.published, opened.held_s
+            self._ledger.delivered(opened.delivered)
             await self._resume_again(opened)
-            await self._published(list(opened.delivered))
+            await self._release()
 
     @asynccontextmanager
     async def _standstill(self) -> AsyncIterator[Round]:
@@ -347,11 +348,11 @@ class TrainingRun:
                 self._unsettled = None
                 return
         self._unsettled = None
-        await self._published(delivered)
-
-    async def _published(self, delivered: Sequence[Life]) -> None:
-        """The state has them for good: tell participants, now or, where one is lost, at the next start."""
         self._ledger.delivered(delivered)
+        await self._release()
+
+    async def _release(self) -> None:
+        """Tell participants what the trainer has for good, now or, where one is lost, at the next start."""
         lives = list(self._ledger.unreleased)
         try:
             await self.unless_lost(partial(self._world.release, lives))
