@@ -17,7 +17,7 @@ import orchestrator.fleet
 import orchestrator.rounds
 from orchestrator.collect.collector import Collector
 from orchestrator.collect.ledger import RunLedger, Sets
-from participants import Fences, Gate, Holder, ModelServer, Replies
+from participants import ControlPlane, Fences, Gate, Holder, Replies
 from participants.book import Book
 from participants.custody import SessionHolder
 from store import Controller, Segment
@@ -57,6 +57,10 @@ class Planted:
 
 
 def _lease_ignored(swap: Swap) -> None:
+    async def watch_lease(self: ControlPlane) -> None:
+        await anyio.sleep_forever()
+
+    swap(ControlPlane, "_watch_lease", watch_lease)
     swap(Book, "lease_ran_out", lambda self, now: False)
 
 
@@ -94,14 +98,12 @@ def _fence_forgotten(swap: Swap) -> None:
 
 
 def _double_delivery(swap: Swap) -> None:
-    swap(RunLedger, "is_open", lambda self, life: True)
+    def begin(cls: Any, epoch: int, rollouts: Any, done: Any, *rest: Any) -> RunLedger:
+        made: RunLedger = real.__func__(cls, epoch, rollouts, (), *rest)
+        return made
 
-    def close(self: RunLedger, life: Any, *, final: bool) -> None:
-        if life.rollout_id in self.open:
-            real(self, life, final=final)
-
-    real = RunLedger.close
-    swap(RunLedger, "close", close)
+    real: Any = vars(RunLedger)["begin"]
+    swap(RunLedger, "begin", classmethod(begin))
 
 
 def _publish_before_renew(swap: Swap) -> None:
@@ -183,15 +185,6 @@ def _not_sealed(swap: Swap) -> None:
     swap(Controller, "seal", seal)
 
 
-def _not_retired(swap: Swap) -> None:
-    async def retire(self: Any, lives: Any, timeout_s: float) -> list[Any]:
-        await anyio.lowlevel.checkpoint()
-        return []
-
-    for kind in (Holder, ModelServer, SessionHolder):
-        swap(kind, "retire", retire)
-
-
 def _no_deadline(swap: Swap) -> None:
     async def ask_all(members: Any, message: Any, answer: Any, *, timeout_s: float = 0.0) -> Any:
         return await real(members, message, answer, timeout_s=10_000.0)
@@ -223,6 +216,7 @@ BASE = Scenario(
     more_time_s=0.2,
     keep_last=1,
     slow=0.3,
+    horizon_s=60.0,
 )
 """Small and quick; each bug says which faults bring it to light."""
 
@@ -249,6 +243,10 @@ def _taken_over(moment: str) -> Scenario:
     return BASE.smaller(faults=(hang, rival), amounts=((), (), (1,), (1,)), concurrency=4, slow=0.1)
 
 
+def _restarted() -> Scenario:
+    return BASE.smaller(faults=(_at("rows", "kill_controller", nth=2), _at("rows", "kill_controller", nth=3)))
+
+
 def _late_rows() -> Scenario:
     """A controller that stands still with a result in its hands, while another one takes over and delivers it too."""
     faults = [_at("verify", "hang_controller", nth=nth, for_s=4.0) for nth in (1, 2)]
@@ -256,9 +254,10 @@ def _late_rows() -> Scenario:
     return BASE.smaller(faults=(*faults, rival), amounts=((), ()), network_s=0.05)
 
 
-def _slow_store() -> Scenario:
-    faults = (_at("part", "store_slow", nth=3, for_s=3.0, rate=0.3), _at("claimed", "store_slow", for_s=0.01))
-    return BASE.smaller(faults=faults, lease_s=0.45, amounts=((2, 3), (5, 1), (4, 4)), store_s=0.01)
+def _long_rounds() -> Scenario:
+    """Leases that begin at different times, since some participants wait for tools, and end while others write."""
+    amounts = ((2, 3), (5, 1), (4, 4))
+    return BASE.smaller(lease_s=0.45, store_s=0.04, slow=0.6, verify="wait", amounts=amounts, concurrency=3)
 
 
 def _hung() -> Scenario:
@@ -268,13 +267,13 @@ def _hung() -> Scenario:
 PLANTED: Mapping[str, Planted] = {
     planted.name: planted
     for planted in (
-        Planted("lease ignored", frozenset({6}), _lease_ignored, _dead_controller()),
+        Planted("lease ignored", frozenset({4, 6}), _lease_ignored, _dead_controller()),
         Planted("stale epoch accepted", frozenset({1, 4}), _stale_epoch_accepted, _taken_over("prepare")),
-        Planted("blocker dropped", frozenset({2}), _blocker_dropped, BASE),
+        Planted("blocker dropped", frozenset({2}), _blocker_dropped, _long_rounds()),
         Planted("restore half applied", frozenset({7}), _restore_half_applied, _killed("environment.main-0")),
         Planted("fences forgotten", frozenset({1, 3, 12}), _fence_forgotten, _weather("twice", 0.5)),
-        Planted("double delivery", frozenset({3}), _double_delivery, _weather("broken", 0.3)),
-        Planted("published before renewed", frozenset({2}), _publish_before_renew, _slow_store()),
+        Planted("double delivery", frozenset({3}), _double_delivery, _restarted()),
+        Planted("published before renewed", frozenset({2}), _publish_before_renew, _long_rounds()),
         Planted("cursor ahead", frozenset({4}), _cursor_ahead, BASE),
         Planted("commit marker early", frozenset({2}), _commit_marker_early, BASE),
         Planted("deleted without a plan", frozenset({8}), _no_plan, BASE),
@@ -284,8 +283,7 @@ PLANTED: Mapping[str, Planted] = {
         Planted("carried out twice", frozenset({11}), _not_once, _weather("twice", 0.5)),
         Planted("nothing freed", frozenset({12}), _nothing_freed, BASE),
         Planted("scope forgets one", frozenset({4}), _scope_forgets_one, BASE),
-        Planted("not sealed", frozenset({3}), _not_sealed, _late_rows()),
-        Planted("retired work goes on", frozenset({1}), _not_retired, _killed("environment.main-0")),
+        Planted("not sealed", frozenset({3}), _not_sealed, _late_rows().smaller(seed=3)),
         Planted("no deadline", frozenset({10}), _no_deadline, _hung()),
         Planted("gate stays closed", frozenset({4, 6}), _gate_stays_closed, BASE),
     )

@@ -70,6 +70,8 @@ class Scenario:
     store_s: float = 0.005
     model_failures: float = 0.0
     faults: tuple[Fault, ...] = field(default=())
+    horizon_s: float = 600.0
+    """Virtual time after which a run that is not done never will be."""
 
     def work_s(self, chance: random.Random, what: str) -> float:
         """How long a piece of work takes."""

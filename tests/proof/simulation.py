@@ -21,7 +21,6 @@ from .substitutes import simulated
 from .weather import Skies
 
 MAX_STEPS = 300_000
-HORIZON_S = 600.0
 LOOK_S = 0.2
 AGAIN_S = (0.1, 0.1, 1.0, 6.0)
 """How long nobody may notice that the run has stopped."""
@@ -185,7 +184,7 @@ class Simulation:
 def simulate(scenario: Scenario, planted: AbstractContextManager[object] | None = None) -> Outcome:
     """Run one scenario to its end; the same one gives the same history."""
     chance = random.Random(f"order {scenario.seed}")
-    loop = SimLoop(chance, loose=scenario.loose, max_steps=MAX_STEPS, horizon_s=HORIZON_S)
+    loop = SimLoop(chance, loose=scenario.loose, max_steps=MAX_STEPS, horizon_s=scenario.horizon_s)
     forget_space("proof")
     with planted or nullcontext(), simulated(loop, scenario.seed):
         simulation = Simulation(scenario, loop)

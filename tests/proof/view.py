@@ -259,8 +259,8 @@ class View:
 
     def hung_s(self, process: str) -> float:
         """For how long a process stood still in all."""
-        hangs = (e for e in self.history.of("fault") if e["kind"] in ("hang", "hang_controller"))
-        mine = (e for e in hangs if process.startswith("controller") or e["target"] == process)
+        kind, target = ("hang_controller", "") if process.startswith("controller") else ("hang", process)
+        mine = (e for e in self.history.of("fault") if e["kind"] == kind and e["target"] == target)
         return float(sum(e["for_s"] for e in mine))
 
 
