@@ -21,7 +21,7 @@ from tests.support.waiting import until
 from .fleets import PATIENCE_S, HostRun
 from .places import SKEWS_S, TEN_MINUTES_S
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.fault(51)]
 
 CLOSE_S = 60.0
 KEPT, LOST_OWNERSHIP, REFUSED = 2, 76, 2

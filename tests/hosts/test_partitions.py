@@ -27,7 +27,7 @@ from tests.support.waiting import until_asked
 from .cutting import Cut
 from .places import HostPlot
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.anyio, pytest.mark.fault(56), pytest.mark.timeout(300)]
 
 LIMITS = RoundLimits(prepare_timeout_s=12, more_time_s=0, commit_timeout_s=12, publish_timeout_s=20, lease_s=15)
 SLACK_S = 5.0

@@ -9,7 +9,7 @@ from tests.support.waiting import until_asked
 
 from .places import HostPlot
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.anyio, pytest.mark.fault(56), pytest.mark.timeout(300)]
 
 
 @pytest.mark.process
