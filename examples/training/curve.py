@@ -47,7 +47,7 @@ def _rewards(axes: "Axes", folder: Path) -> None:
         axes.plot(range(1, len(rewards) + 1), rewards, **look)
     axes.axhline(0.2, color=CHANCE, linestyle=":", label="words by chance")
     axes.set(xlabel="step", ylabel="mean reward of the step's rollouts", ylim=(0, 1))
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(frameon=False, loc="upper left")
 
 
 def _progress(axes: "Axes", folder: Path) -> None:
@@ -62,8 +62,8 @@ def _progress(axes: "Axes", folder: Path) -> None:
                 at = (event["at"] - begun) / 60
                 axes.axvline(at, color=RED, linewidth=0.6)
                 axes.annotate(
-                    event["victim"], (at, 1), xycoords=("data", "axes fraction"), xytext=(2, -2),
-                    textcoords="offset points", rotation=90, va="top", color=RED, fontsize=7,
+                    event["victim"], (at, 0), xycoords=("data", "axes fraction"), xytext=(2, 3),
+                    textcoords="offset points", rotation=90, va="bottom", color=RED, fontsize=7,
                 )  # fmt: skip
     axes.set(xlabel="minutes", ylabel="step that the trainer is at", ylim=(0, None), xlim=(0, None))
 
