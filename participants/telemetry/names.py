@@ -262,8 +262,8 @@ METRICS: tuple[Instrument, ...] = (
         CHECKPOINT_HOLD,
         "histogram",
         "s",
-        "The exclusive hold: from the first prepare of a checkpoint until the resume, or where it failed the abort, was "
-        "answered everywhere.",
+        "The exclusive hold: from the first prepare of a checkpoint until the resume, or where it failed the abort, "
+        "was answered everywhere.",
     ),
     _metric(
         PARTICIPANT_HOLD,
