@@ -8,6 +8,8 @@
     given           by next(), and in no published checkpoint: after a crash it comes again, so its row is kept
     unreleased      the trainer has it in the head; participants are told, and it is forgotten
 
+A life that ends here, whatever becomes of its rollout, is in `ending` until participants have ended it too.
+
 Cursor and rollouts change in one step, and a checkpoint takes both in one step: it never has one without the other.
 """
 
@@ -66,6 +68,8 @@ class TrainingLedger:
     results: dict[str, Result] = field(default_factory=dict)
     failed: dict[str, Result] = field(default_factory=dict)
     given: dict[str, Life] = field(default_factory=dict)
+    ending: list[Life] = field(default_factory=list)
+    """Over here, and maybe not at the participants: no checkpoint before they were told."""
     unreleased: list[Life] = field(default_factory=list)
     started_over: dict[str, str] = field(default_factory=dict)
     """Why rollouts began anew from their rows in this epoch."""
@@ -97,8 +101,8 @@ class TrainingLedger:
 
     @property
     def waits_to_begin(self) -> bool:
-        """Whether there is something to submit."""
-        return bool(self.unsubmitted or self.restored or self.again)
+        """Whether there is something to submit, or to end."""
+        return bool(self.unsubmitted or self.restored or self.again or self.ending)
 
     def begin_all(self) -> None:
         """Give a life to what was restored, and to what starts over."""
@@ -115,7 +119,8 @@ class TrainingLedger:
         return {self.open[rollout_id]: self.rows[rollout_id] for rollout_id in list(self.unsubmitted)[:most]}
 
     def submitted(self, lives: Collection[Life], refused: Mapping[Life, Failure]) -> None:
-        """Participants have answered; what they refused is ended everywhere, and begins anew where it can."""
+        """Participants have answered; what they refused is to end everywhere, and begins anew where it can."""
+        self.ending += refused
         for life in lives:
             before = self.unsubmitted.pop(life.rollout_id, None)
             if before is None or life not in refused:
@@ -146,23 +151,28 @@ class TrainingLedger:
 
     # Lives that end here
 
-    def to_retire(self, rollout_ids: Iterable[str]) -> list[Life]:
-        """The lives of rollouts that have no result yet. Raises UnknownRollout."""
+    def retire(self, rollout_ids: Iterable[str], failure: Failure) -> None:
+        """Fail rollouts that have no result yet, before anybody is told. Raises UnknownRollout."""
         wanted = dict.fromkeys(rollout_ids)
         if unknown := wanted.keys() - self.rows.keys():
             raise UnknownRollout(unknown, "are not dispatched, or delivered already")
         places = (self.open, self.restored, self.again)
         working = [r for r in wanted if r not in self.results and r not in self.failed and r not in self.given]
-        return [place[rollout_id] for rollout_id in working for place in places if rollout_id in place]
+        lives = [place[rollout_id] for rollout_id in working for place in places if rollout_id in place]
+        for life in lives:
+            self.fail(life, failure)
+        self.ending += lives
 
     def fail(self, life: Life, failure: Failure) -> None:
-        """The life was ended; why is its result."""
+        """The life ends; why is its result, and what participants still send is none."""
         rollout_id = life.rollout_id
-        if rollout_id in self.results or rollout_id in self.given:
-            return  # Its result came meanwhile.
         for place in (self.open, self.unsubmitted, self.restored, self.again):
             place.pop(rollout_id, None)
-        self.failed[rollout_id] = Result(rollout_id=rollout_id, life=life, row=None, failure=failure)
+        self.failed[rollout_id] = Result(rollout_id=rollout_id, life=life, row=None, failure=dict(failure))
+
+    def ended(self, lives: Collection[Life]) -> None:
+        """Participants have ended these."""
+        self.ending = [life for life in self.ending if life not in lives]
 
     def start_over(self, life: Life, why: str) -> None:
         """The life has ended, or cannot go on; its rollout begins anew from its row."""

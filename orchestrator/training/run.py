@@ -163,15 +163,13 @@ class TrainingRun:
     async def retire(self, rollout_ids: Iterable[str], reason: str = "the trainer needs it no more") -> None:
         """Stop rollouts everywhere; next() gives each that has no result yet as a failed one with this reason.
 
-        Raises UnknownRollout for what is not dispatched, or delivered already.
+        Raises UnknownRollout for what is not dispatched, or delivered already. Cancelled, or where a server fails, it
+        has failed them all or none; servers are told with whatever is asked next.
         """
         refuse_inside("retire()")
         async with self._moving():
-            lives = self._ledger.to_retire(rollout_ids)
-            await self.unless_lost(partial(self._world.end, lives, END_TIMEOUT_S))
-            for life in lives:
-                self._ledger.fail(life, _failure(RETIRED, reason))
-        self._tell()
+            self._ledger.retire(rollout_ids, _failure(RETIRED, reason))
+            await self._submit()
 
     def checkpoint(self) -> AbstractAsyncContextManager[Save]:
         """Everything stands still in the block: put into `save` what the trainer needs to go on.
@@ -186,10 +184,13 @@ class TrainingRun:
 
     @asynccontextmanager
     async def _moving(self) -> AsyncIterator[None]:
-        """Nothing stands still meanwhile, and nobody else moves."""
+        """Nothing stands still meanwhile, and nobody else moves; what is left undone at the end, next() goes on with."""
         async with self._still:
             self._raise_ended()
-            yield
+            try:
+                yield
+            finally:
+                self._tell()
 
     async def _begin(self) -> None:
         """Submit everything that waits: what a restore brought, what starts over, what was dispatched."""
@@ -197,15 +198,19 @@ class TrainingRun:
         await self._submit()
 
     async def _submit(self) -> None:
-        """What was interrupted is submitted again: participants take each life once."""
+        """What was interrupted is submitted, and ended, again: participants take and end each life once."""
+        await self._end()
         while batch := self._ledger.to_submit(SUBMIT_BATCH):
             refused = await self.unless_lost(partial(self._world.dispatch, batch))
-            if refused:
-                await self.unless_lost(partial(self._world.end, list(refused), END_TIMEOUT_S))
             self._ledger.submitted(batch, refused)
-            self._tell()
+            await self._end()
             if refused and not self._ledger.unsubmitted:
                 self._ledger.begin_all()
+
+    async def _end(self) -> None:
+        if lives := list(self._ledger.ending):
+            await self.unless_lost(partial(self._world.end, lives, END_TIMEOUT_S))
+            self._ledger.ended(lives)
 
     def arrived(self, finished: Finished) -> None:
         """A participant has sent a result."""

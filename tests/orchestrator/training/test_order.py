@@ -284,6 +284,62 @@ async def test_what_is_retired_comes_as_a_failed_result_with_its_reason() -> Non
             await run.next()
 
 
+async def test_a_retire_that_is_cancelled_at_any_moment_has_failed_its_rollouts_or_none_of_them() -> None:
+    """Servers may have ended them by then: a checkpoint has to be possible all the same, and next() gives each once."""
+    failed = 0
+    for turns in range(7):
+        stage = Stage(holds={"a": Pause()})
+        async with running(stage) as run:
+            await run.dispatch({"a": row(), "b": row()}, after=None, cursor=2)
+            async with anyio.create_task_group() as group:
+                group.start_soon(run.retire, ["a"])
+                await settle(turns)
+                group.cancel_scope.cancel()
+            stage.holds["a"].released.set()
+            await save(run)
+            results = {result.rollout_id: result for result in [await run.next(), await run.next()]}
+            failed += results["a"].failure is not None
+            await save(run)
+            assert not stage.environments[0].held()
+    assert 0 < failed < 7
+
+
+async def test_what_was_retired_while_its_result_came_is_in_no_set_that_participants_have_freed() -> None:
+    """The retire stands, for participants have nothing of the rollout any more."""
+    stage = Stage()
+    async with running(stage) as run:
+        await run.dispatch({"a": row(3), "b": row()}, after=None, cursor=2)
+        await run.retire(["a"])
+        await save(run)
+        assert sorted(await given(run, 2)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("mode", ["fails", "cancelled"])
+async def test_whoever_waits_for_a_result_goes_on_with_what_another_task_could_not_finish(mode: Any) -> None:
+    """Rows that were dispatched by a call that was cancelled, or failed, while nothing else would ever come."""
+    stage, strike = Stage(), Strike(mode=mode)
+    async with running(stage, strike=strike) as run, anyio.create_task_group() as group:
+        await run.dispatch({"a": row(200)}, after=None, cursor=1)
+        await run.retire([])
+        got = list[str]()
+
+        async def take() -> None:
+            got.extend(await given(run, 2))
+
+        stage.holds["a"] = Pause()
+        group.start_soon(take)
+        await settle(2)
+        strike.strikes_at("Submit")
+        with strike.loop:
+            await run.dispatch({"b": row()}, after=1, cursor=2)
+        assert (run.cursor, set(run.undelivered)) == (2, {"a", "b"})
+        with anyio.fail_after(5):
+            while got != ["b"] and run.undelivered != ("a",):
+                await settle(1)
+        stage.holds["a"].released.set()
+    assert got == ["b", "a"]
+
+
 async def test_what_servers_refuse_comes_as_a_failed_result() -> None:
     """A row that no environment takes: never in silence, and the others go on."""
     async with running(Stage()) as run:
