@@ -162,6 +162,8 @@ def all_stood_still(view: View, scenario: Scenario) -> Iterator[Violation]:
         process = event["process"]
         if event.what == "control" and event["operation"] == "prepare" and event["prepared"]:
             standing[process] = event["round"]
+        if event.what == "crashed":
+            standing.pop(process, None)
         round_ = standing.get(process)
         if event.what in ("control", "crashed") or round_ not in view.published or scenario.verify == "restart":
             continue

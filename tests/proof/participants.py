@@ -79,8 +79,8 @@ class Routed:
 class NotedGate(Gate):
     """Tells the history when admission closes and reopens."""
 
-    def __init__(self, process: Process) -> None:
-        super().__init__(clock=process.clock)
+    def __init__(self, process: Process, max_parked: int) -> None:
+        super().__init__(clock=process.clock, max_parked=max_parked)
         self._process = process
 
     def close(self) -> None:
@@ -175,7 +175,8 @@ class Server:
                 group.start_soon(serving.serve, connection)
 
     def _make(self, process: Process) -> Any:
-        gate, scenario = NotedGate(process), self._grounds.scenario
+        scenario = self._grounds.scenario
+        gate = NotedGate(process, scenario.max_parked)
         client = SimClient(self._grounds.network, process)
 
         def peer(role: str) -> Peer:
@@ -183,7 +184,8 @@ class Server:
 
         match self._role:
             case "environment.main":
-                return EnvironmentServer(peer("agent.main"), {COUNTER: peer(COUNTER)}, gate=gate)
+                limit = scenario.max_wall_s
+                return EnvironmentServer(peer("agent.main"), {COUNTER: peer(COUNTER)}, max_wall_s=limit, gate=gate)
             case "agent.main":
                 return SimpleAgent(peer("model.main"), {COUNTER: peer(COUNTER)}, gate=gate)
             case "model.main":

@@ -69,6 +69,10 @@ class Scenario:
     network_s: float = 0.005
     store_s: float = 0.005
     model_failures: float = 0.0
+    max_parked: int = 1_000_000
+    """Calls that a closed gate holds; it refuses others."""
+    max_wall_s: float = 0.0
+    """Active time of an episode; 0 for no limit."""
     faults: tuple[Fault, ...] = field(default=())
     horizon_s: float = 600.0
     """Virtual time after which a run that is not done never will be."""
@@ -87,6 +91,7 @@ def draw(seed: int) -> Scenario:
     chance = random.Random(f"scenario {seed}")
     rollouts = chance.choice((1, 2, 2, 3, 3, 4))
     workers = {role: chance.randint(1, most) if chance.random() < 0.3 else 1 for role, most in WORKERS.items()}
+    slow = chance.choice((0.1, 0.3, 0.3, 1.0))
     prepare_s = chance.choice((0.3, 0.5, 1.0, 2.0))
     lease_s = prepare_s + chance.choice((0.2, 0.5, 2.0, 10.0))
     scenario = Scenario(
@@ -95,7 +100,7 @@ def draw(seed: int) -> Scenario:
         concurrency=chance.choice((1, 2, 4, 8)),
         workers=workers,
         verify=chance.choice(("replay", "replay", "wait", "wait", "restart")),
-        interval_s=chance.choice((0.2, 0.4, 0.8)),
+        interval_s=slow * chance.choice((0.5, 1.0, 2.0)),
         lease_s=lease_s,
         prepare_timeout_s=prepare_s,
         more_time_s=min(chance.choice((0.0, prepare_s)), lease_s - 0.1),
@@ -104,11 +109,13 @@ def draw(seed: int) -> Scenario:
         host_lock=chance.random() < 0.5,
         skewed=chance.random() < 0.5,
         loose=chance.random() < 0.5,
-        slow=chance.choice((0.1, 0.3, 0.3, 1.0)),
+        slow=slow,
         network_s=chance.choice((0.001, 0.01, 0.05)),
         store_s=chance.choice((0.001, 0.01, 0.05)),
         model_failures=chance.choice((0.0, 0.0, 0.0, 0.03)),
     )
+    limits = {"max_parked": chance.choice((1_000_000, 1_000_000, 1)), "max_wall_s": chance.choice((0.0, 0.0, 0.0, 1.0))}
+    scenario = scenario.smaller(**limits)
     return scenario.smaller(faults=draw_faults(chance, scenario))
 
 
@@ -119,11 +126,16 @@ NETWORK_FAULTS = ("lost", "broken", "twice", "late")
 def draw_faults(chance: random.Random, scenario: Scenario) -> tuple[Fault, ...]:
     """None up to eight of them, in the time in which the work is done."""
     names = [f"{role}-{k}" for role, count in scenario.workers.items() for k in range(count)]
-    span_s = 1.0 + 6.0 * scenario.slow
+    span_s = 0.2 + 4.0 * scenario.slow
     faults = [_timed(chance, names, chance.random() * span_s) for _ in range(chance.choice((0, 1, 2, 3, 4, 6)))]
     return tuple(sorted(faults, key=lambda fault: fault.at))
 
 
+KINDS = (
+    *(("kill",) * 4), *(("kill_controller",) * 2), *(("kill_all",) * 2), "rival", "hang", "hang_controller",
+    "partition",
+    *(("network",) * 2), *(("store",) * 3),
+)  # fmt: skip
 MOMENTS = ("prepare", "commit", "renew", "resume", "abort", "adopt", "stage", "activate", "submit", "release", "retire",
            "chain", "manifest", "part", "rows", "tool", "seed", "verify", "generate", "answered", "settled",
            "claimed")  # fmt: skip
@@ -135,12 +147,11 @@ def _timed(chance: random.Random, names: list[str], at: float) -> Fault:
     fault = _draw_fault(chance, names, at)
     if chance.random() < 0.4:
         return fault
-    return dataclasses.replace(fault, moment=chance.choice(MOMENTS), nth=chance.choice((1, 1, 2, 3, 5, 8, 13)))
+    return dataclasses.replace(fault, moment=chance.choice(MOMENTS), nth=chance.choice((1, 1, 2, 3, 5, 8)))
 
 
 def _draw_fault(chance: random.Random, names: list[str], at: float) -> Fault:
-    kind = chance.choice(("kill", "kill", "kill_controller", "kill_controller", "rival", "hang", "hang_controller",
-                          "kill_all", "partition", "network", "network", "store", "store", "store"))  # fmt: skip
+    kind = chance.choice(KINDS)
     away_s = chance.choice((0.05, 0.3, 1.0, 5.0))
     match kind:
         case "kill" | "hang":

@@ -2,7 +2,7 @@
 
 A request is on its way, is carried out in one moment, and its reply is on its way back. What was sent is carried out
 also where its sender has died or given up since, unless it is lost with it. Creates are atomic always: a store that
-breaks that is refused by the probe (`tests/proof/lying.py`). A put of a process that dies may be left torn.
+breaks that is refused by the probe of `store.backends`. A put of a process that dies may be left torn.
 """
 
 import hashlib
