@@ -3,7 +3,7 @@
 A participant that fails or hangs is data: `ask_all` returns an outcome a member and never cancels the others.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Generic, TypeVar
@@ -92,7 +92,8 @@ class Fleet:
 async def discover(links: Sequence[Link], run: str) -> Fleet:
     """Ask every process what it is, and every other process of its server.
 
-    Raises ControlFailed, naming those that do not answer or share a name, and servers that are not complete.
+    Raises ControlFailed, naming those that do not answer or share a name, and servers that are not complete or do not
+    agree about where their workers are.
     """
     failures: dict[str, BaseException | str] = {}
     asked = await _ask_each(links, failures)
@@ -101,9 +102,35 @@ async def discover(links: Sequence[Link], run: str) -> Fleet:
     members = (*alone, *await _ask_each(list(served.values()), failures))
     names = [member.name for member in members]
     failures |= {name: "two processes have this name" for name in names if names.count(name) > 1}
-    if failures or (failures := _incomplete(members)):
+    if failures := _at_odds(members) or failures or _incomplete(members):
         raise ControlFailed(failures)
     return Fleet(members, run)
+
+
+def _at_odds(members: Sequence[Member]) -> dict[str, BaseException | str]:
+    """Servers whose workers hand calls on by different lists: they were started from different files.
+
+    As many and each there once they may be nevertheless, as where hosts stand in another order.
+    """
+    lists: dict[str, dict[tuple[str, ...], Member]] = {}
+    for member in members:
+        c = member.capabilities
+        if c.urls:
+            lists.setdefault(f"{c.kind}.{c.name}", {}).setdefault(c.urls, member)
+    return {
+        role: f"{_lists_told(told)}: run `midflight up` again, with one and the same file on every host"
+        for role, told in lists.items()
+        if len(told) > 1
+    }
+
+
+def _lists_told(lists: Mapping[tuple[str, ...], Member]) -> str:
+    """Who has which workers where: only what two of the lists do not have alike."""
+    (urls, member), (others, other), *_ = lists.items()
+    if len(urls) != len(others):
+        return f"by {member.link!r} it has {len(urls)} workers, and by {other.link!r} {len(others)}"
+    k = next(k for k in range(len(urls)) if urls[k] != others[k])
+    return f"by {member.link!r} its w{k} is at {urls[k]}, and by {other.link!r} at {others[k]}"
 
 
 def _incomplete(members: Sequence[Member]) -> dict[str, BaseException | str]:

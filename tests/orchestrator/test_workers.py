@@ -117,6 +117,29 @@ async def test_a_server_that_is_not_complete_is_refused_by_name(links: list[Any]
     assert set(caught.value.failures) == {named}
 
 
+@pytest.mark.parametrize(
+    ("of_third", "said"),
+    [
+        ("bac", "its w0 is at http://a, and by .* at http://b"),
+        ("ab", "it has 3 workers, and by .* 2"),
+    ],
+)
+async def test_servers_that_do_not_agree_where_their_workers_are_are_refused(of_third: str, said: str) -> None:
+    """Each worker is there just once, as where hosts stand in another order; calls would be handed to the wrong one."""
+    lists = {"a": "abc", "b": "abc", "c": of_third}
+    urls = {host: [f"http://{other}" for other in order] for host, order in lists.items()}
+    servers = {
+        f"http://{host}": told("agent", number, 3, *urls[host], process=f"w{number}")
+        for number, host in enumerate(lists)
+    }
+    for server in servers.values():
+        server.leads = servers
+    with pytest.raises(ControlFailed, match=said) as caught:
+        await discover(list(servers.values()), "a" * 32)  # type: ignore[arg-type]
+    assert set(caught.value.failures) == {"agent.main"}
+    assert "one and the same file on every host" in str(caught.value)
+
+
 # Checkpoints and restores
 
 
