@@ -48,7 +48,7 @@ class UnusableState(TrainingError):
     def __init__(self, where: str, why: str) -> None:
         super().__init__(
             f"{where} {why}, so that it would not be read back as it is: give JSON (str keys, 64-bit integers, finite "
-            "floats), and in a state also bytes"
+            "floats, text that UTF-8 can write), and in a state also bytes"
         )
 
 
@@ -56,7 +56,9 @@ class UnusableFile(TrainingError):
     """A file that a checkpoint cannot name."""
 
     def __init__(self, name: str, path: str, why: str) -> None:
-        super().__init__(f"file {name!r}, {path}, {why}: write the whole file under its final name, then name it")
+        super().__init__(
+            f"file {name!r}, {path!r:.200}, {why}: write the whole file under its final name, then name it"
+        )
 
 
 class CursorDiffers(TrainingError):

@@ -43,7 +43,7 @@ from .errors import NothingDispatched
 from .ledger import Result, TrainingLedger
 from .save import Save, externals_of, refuse_inside
 from .saved import Head, state_of
-from .values import copy_of, copy_of_row
+from .values import copy_of, copy_of_row, text
 
 Answer = TypeVar("Answer")
 
@@ -163,12 +163,13 @@ class TrainingRun:
     async def retire(self, rollout_ids: Iterable[str], reason: str = "the trainer needs it no more") -> None:
         """Stop rollouts everywhere; next() gives each that has no result yet as a failed one with this reason.
 
-        Raises UnknownRollout for what is not dispatched, or delivered already. Cancelled, or where a server fails, it
-        has failed them all or none; servers are told with whatever is asked next.
+        Raises UnknownRollout for what is not dispatched, or delivered already, and UnusableState for a reason that is
+        no text, and has then done nothing. Cancelled, or where a server fails, it has failed them all or none; servers
+        are told with whatever is asked next.
         """
         refuse_inside("retire()")
         async with self._moving():
-            self._ledger.retire(rollout_ids, _failure(RETIRED, reason))
+            self._ledger.retire(rollout_ids, _failure(RETIRED, text(reason, "the reason")))
             await self._submit()
 
     def checkpoint(self) -> AbstractAsyncContextManager[Save]:
@@ -184,7 +185,7 @@ class TrainingRun:
 
     @asynccontextmanager
     async def _moving(self) -> AsyncIterator[None]:
-        """Nothing stands still meanwhile, and nobody else moves; what is left undone at the end, next() goes on with."""
+        """Nothing stands still meanwhile, and nobody else moves; next() goes on with what is left undone."""
         async with self._still:
             self._raise_ended()
             try:

@@ -14,8 +14,8 @@ from store import External, Life, Ref, Store
 from store.opened import load_aggregate
 from store.reader import published
 
-from .errors import InsideCheckpoint, NoState, UnusableFile, UnusableState
-from .values import copy_of
+from .errors import InsideCheckpoint, NoState, UnusableFile
+from .values import copy_of, text
 
 _NOTHING: Any = object()
 _INSIDE: ContextVar["Save | None"] = ContextVar("midflight_inside_checkpoint", default=None)
@@ -45,18 +45,16 @@ class Save:
     def file(self, name: str, path: str | os.PathLike[str]) -> None:
         """Name a local file that is whole by now; a restore checks its size and digest, and gives it in `run.files`.
 
-        It must stay as it is for as long as a checkpoint names it: midflight never deletes it.
+        It must stay as it is for as long as a checkpoint names it: midflight never deletes it. Raises UnusableState
+        for a name that is no text.
         """
-        self._files[name] = os.fspath(path)
+        self._files[text(name, "the name of a file")] = os.fsdecode(path)
 
     def taken_state(self) -> Any:
         """A copy of the state as of now. Raises NoState, UnusableState."""
         if self.state is _NOTHING:
             raise NoState
-        try:
-            return copy_of(self.state, "state", with_bytes=True)
-        except RecursionError as error:
-            raise UnusableState("state", "is nested too deeply") from error
+        return copy_of(self.state, "state", with_bytes=True)
 
     async def taken_files(self) -> dict[str, str]:
         """The absolute path of each file, which is there. Raises UnusableFile."""
@@ -87,11 +85,14 @@ async def externals_of(files: Mapping[str, str]) -> list[External]:
 def _look(files: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name, path in files.items():
-        found[name] = str(Path(path).resolve())
         try:
+            found[name] = str(Path(path).resolve())
+            found[name].encode()
             mode = os.stat(found[name]).st_mode
         except OSError as error:
             raise UnusableFile(name, path, f"is not there ({error.strerror})") from error
+        except (ValueError, RuntimeError) as error:  # Not UTF-8, a NUL in it, or a loop of links.
+            raise UnusableFile(name, path, f"is no path that a checkpoint can name ({error})") from error
         if not stat.S_ISREG(mode):
             raise UnusableFile(name, path, "is no regular file")
     return found

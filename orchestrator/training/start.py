@@ -31,6 +31,7 @@ from .errors import ServersLost
 from .ledger import TrainingLedger
 from .run import END_TIMEOUT_S, TrainingRun
 from .saved import Head, head_of, ledger_of
+from .values import text
 
 RESTORE_TIMEOUT_S = 600.0
 ASK_CHAIN_S = 5.0
@@ -54,16 +55,20 @@ async def training_run(
     that outlived their trainer end everything, and every rollout goes on exactly from the head. `take_over` claims the
     run although another trainer seems to live. On leaving, servers go on; the next start finds what they have.
 
-    Raises ControlFailed where a server does not answer, ControllerAlive, ForeignHead, ForeignObject for another
-    fingerprint, CorruptCheckpoint where state or files are not as the head has them, and RestoreFailed: nothing is open
-    then.
+    Raises UnusableState for a fingerprint that is not of texts, ControlFailed where a server does not answer,
+    ControllerAlive, ForeignHead, ForeignObject for another fingerprint, CorruptCheckpoint where state or files are not
+    as the head has them, and RestoreFailed: nothing is open then.
     """
+    means = {
+        text(key, "a key of the fingerprint"): text(value, f"fingerprint[{key!r}]")
+        for key, value in (fingerprint or {}).items()
+    }
     found = await discover(links, store.run_id)
     async with claim(store, take_over=take_over) as controller:
-        head = await _read(store, controller.head, fingerprint or {})
+        head = await _read(store, controller.head, means)
         fleet, answers = await adopt(found, controller.epoch, Floor())
         world = ServedWorld(fleet)
-        run = TrainingRun(controller, world, limits or RoundLimits(), fingerprint or {})
+        run = TrainingRun(controller, world, limits or RoundLimits(), means)
         async with open_group() as group:
             group.start_soon(_watch, run, world, controller)
             try:

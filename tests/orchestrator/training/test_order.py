@@ -71,6 +71,14 @@ def named(saving: Save, path: Path) -> None:
     saving.file("weights", path)
 
 
+def nested(depth: int) -> Any:
+    """Lists in each other."""
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 async def test_state_cursor_and_rollouts_of_all_four_kinds_of_participants_come_back_together() -> None:
     """Of six rollouts one is given before the checkpoint and one after it: five come in the next life."""
     store, journal = memory_store(), Journal()
@@ -178,6 +186,12 @@ async def test_who_did_not_hear_the_resume_hears_it_again() -> None:
     (lambda save, path: setattr(save, "state", {"a": [1, {2}]}), UnusableState, r"state\['a'\]\[1\] is a builtins.set"),
     (lambda save, path: setattr(save, "state", [float("nan")]), UnusableState, r"state\[0\] is nan"),
     (lambda save, path: setattr(save, "state", {1: 2}), UnusableState, "has the key 1"),
+    (lambda save, path: setattr(save, "state", ["a\udc80"]), UnusableState, r"state\[0\] has half of a character at 1"),
+    (lambda save, path: setattr(save, "state", {"\ud800": 1}), UnusableState, "a key of state has half of a character"),
+    (lambda save, path: setattr(save, "state", nested(201)), UnusableState, "nested more than 200 deep"),
+    (lambda save, path: named(save, path / "a\0b"), UnusableFile, "no path that a checkpoint can name"),
+    (lambda save, path: named(save, path / "a\udc80"), UnusableFile, "no path that a checkpoint can name"),
+    (lambda save, path: save.file(5, path), UnusableState, "the name of a file is no text but 5"),
     (lambda save, path: named(save, path / "none"), UnusableFile, "is not there"),
     (named, UnusableFile, "no regular file"),
     (lambda save, path: 1 / 0, ZeroDivisionError, "division"),
@@ -244,6 +258,22 @@ async def test_a_dispatch_says_where_its_rows_were_read_and_none_is_dispatched_t
         with pytest.raises(UnusableState, match=r"the row of b\['x'\]"):
             await run.dispatch({"b": {"x": b""}}, after=1, cursor=9)
         assert (run.cursor, run.undelivered) == (1, ("a",))
+
+
+@pytest.mark.parametrize("value", ["\ud800", nested(300), nested(3000), float("nan"), 2**64])
+async def test_what_no_checkpoint_could_write_is_refused_when_it_is_given(value: Any) -> None:
+    """Else every checkpoint of the run would fail from then on."""
+    async with running(Stage()) as run:
+        for rows, after, cursor in (
+            ({"a": row()}, None, value), ({"a": row()}, value, 1), ({"a": row(x=value)}, None, 1), ({3: row()}, None, 1)
+        ):  # fmt: skip
+            with pytest.raises(UnusableState):
+                await run.dispatch(rows, after=after, cursor=cursor)
+        await run.dispatch({"a": row(x=nested(198))}, after=None, cursor=nested(200))
+        with pytest.raises(UnusableState, match="the reason"):
+            await run.retire(["a"], "\ud800")
+        await save(run, nested(200))
+        assert (await run.next()).failure is None
 
 
 async def test_a_dispatch_that_is_cancelled_at_any_moment_has_moved_the_cursor_with_its_rows_or_not_at_all() -> None:

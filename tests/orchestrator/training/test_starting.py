@@ -18,6 +18,7 @@ from midflight import (
     Retention,
     ServersLost,
     TrainingRun,
+    UnusableState,
     claim,
     files_in_use,
     open_checkpoint,
@@ -185,6 +186,9 @@ async def test_a_run_that_means_something_else_and_a_foreign_head_are_refused() 
         async with over(stage, links, fingerprint={"data": "one"}) as run:
             await run.dispatch({"a": row()}, after=None, cursor=1)
             await save(run)
+        with pytest.raises(UnusableState, match=r"fingerprint\['rate'\] is no text but 0.1"):
+            async with over(stage, links, fingerprint={"rate": 0.1}):
+                raise AssertionError
         with pytest.raises(ForeignObject, match="data"):
             async with over(stage, links, fingerprint={"data": "two"}):
                 raise AssertionError
