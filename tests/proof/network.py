@@ -168,6 +168,11 @@ class Network:
         connection.replied = True
         self._back(connection, act)
 
+    def sever(self, connection: Connection) -> None:
+        """Break an answer off."""
+        connection.severed = True
+        self._lose(connection, 0.001, "broken")
+
     def _complete(self, connection: Connection, status: int, headers: Mapping[str, str], content: bytes) -> None:
         connection.status, connection.answer_headers = status, headers
         connection.chunks.append(content)
@@ -318,7 +323,7 @@ class SimClient:
         headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Streamed]:
         async with self._open(method, url, content.encode(), headers or {}) as connection:
-            await self._begun(connection)
+            await self._begun(connection, timeout.read)
             yield Streamed(connection.status, connection.answer_headers, b"", connection, timeout.read)
 
     def build_request(self, method: str, url: str, *, content: bytes, headers: Mapping[str, str]) -> Outgoing:
@@ -343,8 +348,11 @@ class SimClient:
         finally:
             self._network.give_up(number)
 
-    async def _begun(self, connection: Connection) -> None:
-        await connection.begun.wait()
+    async def _begun(self, connection: Connection, silence_s: float | None) -> None:
+        with anyio.move_on_after(silence_s) as waiting:
+            await connection.begun.wait()
+        if waiting.cancelled_caught:
+            raise httpx.ReadTimeout("no answer")
         if connection.error is not None:
             raise connection.error
 

@@ -284,8 +284,12 @@ class Serving:
                     scope.cancel()
 
                 group.start_soon(watch)
-                async for line in lines:
-                    self._network.push(connection, line.model_dump_json().encode())
+                try:
+                    async for line in lines:
+                        self._network.push(connection, line.model_dump_json().encode())
+                except ParticipantError as error:  # In the middle of an answer: a web server can only break it off.
+                    self._process.site.history.reached[f"code: {error.code} of results"] += 1
+                    self._network.sever(connection)
                 group.cancel_scope.cancel()
         await lines.aclose()
         self._network.finish(connection)

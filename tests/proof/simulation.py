@@ -79,7 +79,7 @@ class Simulation:
             self.site.loop.go_on(server.lane)
         while any(one.lives for one in self.controllers):
             await elapse(LOOK_S)
-        await elapse(SETTLED_S)
+        await elapse(SETTLED_S + self.scenario.lease_s)
         for server in self.servers.values():
             if server.lives and server.plane is not None:
                 server.note("holds", role=server.holder.role, counts=server.holder.counts(),
