@@ -7,6 +7,7 @@ CoordinationError           one error that names each participant that failed, a
 ├── TalliesDiffer           participants did not stand still together
 ├── RestoreFailed           nothing was opened anywhere
 └── ControlFailed           adopt, resume, abort, retire or discovery
+    └── OtherStore          discovery: servers have the store of another run
 """
 
 from collections.abc import Mapping
@@ -65,3 +66,13 @@ class ControlFailed(CoordinationError):
 
     what = "control failed"
     hint = "Ask for the status of what is named"
+
+
+class OtherStore(ControlFailed):
+    """Servers have the store of another run than the controller."""
+
+    what = "servers have another store than this run"
+    hint = (
+        "All must reach the same one: a folder that another host does not share is another store there, and so is one "
+        "that was removed since they started. Correct that, and start the servers again"
+    )

@@ -15,7 +15,7 @@ from participants import Adopt, Adopted, Capabilities, Code, Floor, Message, Par
 from participants.telemetry import names
 from participants.telemetry.operations import controlled
 
-from .errors import ControlFailed
+from .errors import ControlFailed, OtherStore
 from .links import NAMES, Link
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -93,7 +93,7 @@ async def discover(links: Sequence[Link], run: str) -> Fleet:
     """Ask every process what it is, and every other process of its server.
 
     Raises ControlFailed, naming those that do not answer or share a name, and servers that are not complete or do not
-    agree about where their workers are.
+    agree about where their workers are; OtherStore, naming those whose store is another run's.
     """
     failures: dict[str, BaseException | str] = {}
     asked = await _ask_each(links, failures)
@@ -104,6 +104,8 @@ async def discover(links: Sequence[Link], run: str) -> Fleet:
     failures |= {name: "two processes have this name" for name in names if names.count(name) > 1}
     if failures := _at_odds(members) or failures or _incomplete(members):
         raise ControlFailed(failures)
+    if others := {member.name: other for member in members if (other := member.capabilities.run) not in (None, run)}:
+        raise OtherStore({name: f"it serves run {other}, and this is run {run}" for name, other in others.items()})
     return Fleet(members, run)
 
 
@@ -118,7 +120,7 @@ def _at_odds(members: Sequence[Member]) -> dict[str, BaseException | str]:
         if c.urls:
             lists.setdefault(f"{c.kind}.{c.name}", {}).setdefault(c.urls, member)
     return {
-        role: f"{_lists_told(told)}: run `midflight up` again, with one and the same file on every host"
+        role: f"{_lists_told(told)}: they were started from different files"
         for role, told in lists.items()
         if len(told) > 1
     }

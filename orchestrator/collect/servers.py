@@ -27,7 +27,7 @@ from store import Store
 from ..deployment import CannotBe, Deployment, DeploymentError, FleetTable, NotAnswering, NotUp
 from ..deployment.hosts import ON, host_of, named, names_by_url, spans_of
 from ..deployment.plan import roles_of
-from ..errors import ControlFailed, CoordinationError
+from ..errors import ControlFailed, CoordinationError, OtherStore
 from ..fleet import Fleet, discover
 from ..links import HttpLink, http_client
 from .collector import Emit
@@ -52,7 +52,8 @@ class HostsGone(ServersGone):
 
     hint = (
         "Every row is kept, and the same command continues from the last checkpoint once they answer; a host that does "
-        "not come back is taken out of [fleet.hosts], and `midflight up --host` run again on all others"
+        "not come back is taken out of [fleet.hosts], and `midflight up --host` run again on all others, from one and the "
+        "same file"
     )
 
 
@@ -159,7 +160,7 @@ class ServedWorlds:
         self._client = http_client(self._deployment.token)
 
     async def _discover(self) -> Fleet:
-        """Every worker of every server; one that is being replaced is waited for."""
+        """Every worker of every server; one that is being replaced is waited for. Raises ServersGone, OtherStore."""
         assert self._client is not None
         names = names_by_url(self._spans)
         links = [HttpLink(server.url, self._client, names) for server in self._deployment.servers]
@@ -167,6 +168,8 @@ class ServedWorlds:
         while True:
             try:
                 return await discover(links, self._run_id)
+            except OtherStore as error:
+                raise OtherStore(self._by_host(error.failures)) from error
             except ControlFailed as error:
                 if anyio.current_time() > deadline or self._deployment.lost():
                     raise self._gone(by_server({name: str(why) for name, why in error.failures.items()})) from error
@@ -175,9 +178,13 @@ class ServedWorlds:
     def _ended(self) -> Lost:
         return {server.role: f"its process {server.ended}" for server in self._deployment.lost()}
 
+    def _by_host(self, failures: Mapping[str, BaseException | str]) -> Lost:
+        """What failed at workers as people are told of it: by server and host."""
+        return by_server({named(name, host_of(self._spans, name)): str(why) for name, why in failures.items()})
+
     async def recover(self, lost: Lost, rows: int) -> None:
         """Start again what has ended, or wait for what somebody else runs. Raises ServersGone."""
-        lost = by_server({named(name, host_of(self._spans, name)): why for name, why in lost.items()})
+        lost = self._by_host(lost)
         for name, why in lost.items():
             self._emit("server_lost", {"server": name, "message": f"{name} is lost: {why}"})
         self._in_row = 0 if rows > self._rows else self._in_row

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.adoption import standing
 from orchestrator.coordination import commit, prepare, renew, restore, resume, retire
-from orchestrator.errors import CommitFailed, ControlFailed, RestoreFailed, TalliesDiffer
+from orchestrator.errors import CommitFailed, ControlFailed, OtherStore, RestoreFailed, TalliesDiffer
 from orchestrator.fleet import adopt, discover
 from participants import Capabilities, Floor, Modes, ParticipantError
 from participants.routing import worker_of
@@ -49,7 +49,7 @@ class Told:
         return self.leads[url]
 
 
-def told(kind: str, worker: int, workers: int, *urls: str, process: str = "") -> Told:
+def told(kind: str, worker: int, workers: int, *urls: str, process: str = "", run: str | None = None) -> Told:
     """One process of a server."""
     return Told(
         Capabilities(
@@ -57,7 +57,7 @@ def told(kind: str, worker: int, workers: int, *urls: str, process: str = "") ->
             name="main",
             process=process or f"w{worker}",
             incarnation=f"{kind}{worker}",
-            run=None,
+            run=run,
             epoch=0,
             modes=Modes(),
             software={},
@@ -137,7 +137,15 @@ async def test_servers_that_do_not_agree_where_their_workers_are_are_refused(of_
     with pytest.raises(ControlFailed, match=said) as caught:
         await discover(list(servers.values()), "a" * 32)  # type: ignore[arg-type]
     assert set(caught.value.failures) == {"agent.main"}
-    assert "one and the same file on every host" in str(caught.value)
+    assert "started from different files" in str(caught.value)
+
+
+async def test_servers_with_the_store_of_another_run_are_refused_with_what_to_do() -> None:
+    """As on a host that does not share the folder; nothing is claimed in its name, or adopted."""
+    links = [told("agent", 0, 1, run="a" * 32), told("model", 0, 1, run="b" * 32), told("resources", 0, 1)]
+    with pytest.raises(OtherStore, match="All must reach the same one") as caught:
+        await discover(links, "a" * 32)  # type: ignore[arg-type]
+    assert set(caught.value.failures) == {"model.main/w0"}
 
 
 # Checkpoints and restores
