@@ -52,8 +52,8 @@ class HostsGone(ServersGone):
 
     hint = (
         "Every row is kept, and the same command continues from the last checkpoint once they answer; a host that does "
-        "not come back is taken out of [fleet.hosts], and `midflight up --host` run again on all others, from one and the "
-        "same file"
+        "not come back is taken out of [fleet.hosts], and `midflight up --host` run again on all others, from one "
+        "and the same file"
     )
 
 
