@@ -311,6 +311,8 @@ class ControlPlane:
             standing = {ref.checkpoint for ref in published(await store.chain())}
             await self._owner.release(store.run_id, standing, call.round)
         written = receipt.manifest.size + receipt.manifest.blob_bytes
+        self.meter.add(names.RECORDS, receipt.ref.records, way="written")  # A repeated commit writes nothing.
+        self.meter.add(names.SIZE, written, way="written")
         return Committed(manifest=receipt.ref, bytes_written=written, tallies=tuple(export.tallies))
 
     def _check_restarts(self, scope: frozenset[Life]) -> None:

@@ -20,7 +20,7 @@ from participants.serving.sockets import bind, server_of
 from participants.telemetry.collected import Collected
 from participants.telemetry.otel import Identity
 from participants.telemetry.prometheus import Metrics
-from participants.telemetry.starting import MissingExtra, import_exporters, telemetry
+from participants.telemetry.starting import MissingExtra, endpoint, import_exporters, telemetry
 
 ROLE = "controller"
 SHUTDOWN_S = 1.0
@@ -44,13 +44,7 @@ class TelemetryTable(Table):
     @field_validator("otlp")
     @classmethod
     def _is_url(cls, otlp: str | None) -> str | None:
-        parts = urlsplit(otlp or "http://none")
-        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-            raise ValueError(
-                "it is no http:// or https:// URL without credentials; those stand in the environment, as "
-                "OTEL_EXPORTER_OTLP_HEADERS"
-            )
-        return otlp
+        return None if otlp is None else endpoint(otlp)
 
     @model_validator(mode="after")
     def _says_something(self) -> "TelemetryTable":
@@ -66,7 +60,7 @@ def _host_and_port(text: str) -> tuple[str, int]:
         host, port = parts.hostname, parts.port
     except ValueError:
         host = port = None
-    if not host or port is None or "@" in text or "/" in text:
+    if not host or not port or set("@/?#") & set(text) or any(map(str.isspace, text)):
         raise ValueError(f"{text!r} is no host:port, such as 127.0.0.1:9464")
     return host, port
 

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from store import InvalidName, ProcessName
 
+from ..telemetry.starting import endpoint
 from .addresses import check_span, place_in, split_address
 from .model_settings import ModelSettings
 from .settings import ConfigError, JSONTable, Seconds, Table, problem_of
@@ -66,7 +67,7 @@ class ServerSpec(Table):
     """Of an agent: which API its model speaks, for a class that takes it."""
     shutdown_s: Seconds = 10.0
     """How long SIGTERM leaves work in flight and sessions that close."""
-    otlp: Annotated[str, AfterValidator(_url)] | None = None
+    otlp: Annotated[str, AfterValidator(endpoint)] | None = None
     """Base URL of an endpoint that telemetry is sent to."""
     prometheus: bool = False
     """Whether the server has a page of metrics."""

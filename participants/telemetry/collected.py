@@ -58,19 +58,26 @@ class Snapshot:
     def parse(cls, document: Any) -> Self:
         """What another process said. Raises ValueError where it is none of this."""
         try:
-            return cls(
+            found = cls(
                 _series(document["counters"], float),
                 _series(document["histograms"], lambda value: Distribution(tuple(map(int, value[0])), float(value[1]))),
                 _series(document["gauges"], float),
             )
-        except (AttributeError, KeyError, TypeError, IndexError) as error:
-            raise ValueError(f"this is no snapshot: {error!r}") from error
+            for name, series in found.histograms.items():
+                buckets = len(bounds_of(BY_NAME[name])) + 1
+                if wrong := [value for value in series.values() if len(value.counts) != buckets]:
+                    raise ValueError(f"{name} has {len(wrong[0].counts)} buckets, and not {buckets}")
+        except (AttributeError, KeyError, TypeError, IndexError, OverflowError) as error:
+            raise ValueError(f"this is no snapshot: {error!r:.200}") from error
+        return found
 
 
 def _series(rows: Any, read: Callable[[Any], Any]) -> dict[str, dict[Labels, Any]]:
     found: dict[str, dict[Labels, Any]] = {}
     for name, labels, value in rows:
-        found.setdefault(str(name), {})[_key(labels)] = read(value)
+        for text in (name, *labels, *labels.values()):
+            text.encode()  # It is one, and can be written.
+        found.setdefault(name, {})[_key(labels)] = read(value)
     return found
 
 

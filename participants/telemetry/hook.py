@@ -3,7 +3,8 @@
 Rules:
 1. With no recorder installed every call here returns at once and keeps nothing.
 2. A recorder changes nothing: each is called by a thread of its own, which reads from a queue that is bounded; what it
-   raises is logged once for each of its methods, and what finds the queue full is dropped, which is logged once.
+   raises is logged once for each of its methods, and what finds the queue full is dropped, which is logged once. What
+   it is given can only be read, since other recorders are given the same.
 3. The current span is kept in a context variable, so tasks that are started inside a span are inside it too; over HTTP
    the header `traceparent` carries it.
 """
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from queue import SimpleQueue
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from .records import Attribute, Readings, Recorder, Span
@@ -32,7 +34,8 @@ MAX_ERROR_LENGTH = 300
 
 log = logging.getLogger("midflight.telemetry")
 
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
+"""All zeros is no id, and ff no version."""
 
 
 class _Place(NamedTuple):
@@ -87,7 +90,7 @@ class _Pump:
                 return
             try:
                 getattr(self.recorder, method)(*args)
-            except Exception:
+            except BaseException:  # Also what would end this thread, as SystemExit.
                 self._say_once(method, "%r failed at %s; further failures there are not logged", method, exc_info=True)
 
     def _say_once(self, kind: str, text: str, *args: object, exc_info: bool = False) -> None:
@@ -135,13 +138,13 @@ def active() -> bool:
 def add(name: str, value: float = 1, **labels: str) -> None:
     """Raise a counter."""
     for pump in _pumps:
-        pump.put("add", name, value, labels)
+        pump.put("add", name, value, MappingProxyType(labels))
 
 
 def observe(name: str, value: float, **labels: str) -> None:
     """Give a histogram one more value."""
     for pump in _pumps:
-        pump.put("observe", name, value, labels)
+        pump.put("observe", name, value, MappingProxyType(labels))
 
 
 @contextmanager
@@ -204,7 +207,7 @@ class OpenSpan:
             parent_id=self._outer.span_id if self._outer else None,
             start_unix_ns=self._start,
             duration_s=time.perf_counter() - self._began,
-            attributes=self._attributes,
+            attributes=MappingProxyType(self._attributes),
             error=None if error is None else _one_line(error),
         )
         for pump in _pumps:

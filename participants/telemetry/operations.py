@@ -138,9 +138,6 @@ def _count(participant: str, message: Any, answer: Any) -> None:
                 add(names.BLOCKERS, unlisted, participant=participant, reason=names.UNLISTED)
             if answer.restarts:
                 add(names.RESTARTS, len(answer.restarts), participant=participant)
-        case Committed():
-            add(names.RECORDS, answer.manifest.records, participant=participant, way="written")
-            add(names.SIZE, answer.bytes_written, participant=participant, way="written")
         case Retired():
             assert isinstance(message, Retire)
             add(names.RETIRED, len(message.lives), participant=participant)

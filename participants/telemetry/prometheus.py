@@ -7,6 +7,7 @@ left out and counted, so that a page always comes, and says what it lacks. Each 
 The page has counts, durations and sizes alone, no text of any rollout; so it needs no token.
 """
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -157,6 +158,16 @@ class Metrics:
             try:
                 async with self._session.get(url + OWN_METRICS_PATH) as response:
                     if response.status == 200:
-                        found[process] = Snapshot.parse(await response.json())
-            except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+                        found[process] = Snapshot.parse(json.loads(await _body(response)))
+            except (aiohttp.ClientError, OSError, TimeoutError, ValueError, RecursionError):
                 return
+
+
+async def _body(response: aiohttp.ClientResponse) -> bytes:
+    """Raises ValueError where it is longer than a snapshot can be."""
+    body = bytearray()
+    async for piece in response.content.iter_any():
+        body += piece
+        if len(body) > MAX_SNAPSHOT_BYTES:
+            raise ValueError(f"it has more than {MAX_SNAPSHOT_BYTES} bytes")
+    return bytes(body)

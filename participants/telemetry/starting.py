@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib import import_module
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
@@ -32,6 +33,25 @@ class MissingExtra(Exception):
     def __init__(self, key: str, extra: str) -> None:
         told = f"pip install 'midflight[{extra}]', or in a checkout pip install -e '.[{extra}]'"
         super().__init__(f"{key} needs a library that is not installed. Install the extra {extra}: {told}")
+
+
+def endpoint(url: str) -> str:
+    """The base URL of an OTLP endpoint, which logs may show. Raises ValueError for what is none."""
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        known = False
+    if not known or "@" in url or "?" in url or "#" in url or not url.isascii() or any(map(str.isspace, url)):
+        raise ValueError(
+            "it is no http:// or https:// URL without credentials or a query; those stand in the environment, as "
+            "OTEL_EXPORTER_OTLP_HEADERS"
+        )
+    base = url.rstrip("/")
+    for added in ("/v1/traces", "/v1/metrics"):
+        if base.endswith(added):
+            raise ValueError(f"it ends in {added}, which is added to it: leave that out")
+    return base
 
 
 def import_exporters(otlp: str | None, prometheus: bool) -> None:

@@ -43,6 +43,7 @@ COUNTER = {"kind": "resources", "server": "participants.servers.counter:CounterS
         ({**COUNTER, "wokers": 1}, "wokers: there is no such key; there are kind, name"),
         ({**COUNTER, "listen": "127.0.0.1"}, "listen: '127.0.0.1' is no host:port"),
         ({**COUNTER, "listen": "0.0.0.0:80"}, "name the one at which others reach this host"),
+        ({**COUNTER, "otlp": "http://me:hidden@h"}, "otlp: it is no http:// or https:// URL without credentials"),
         ({**COUNTER, "options": {"day": float("nan")}}, "options: day cannot be written as JSON"),
         ({**COUNTER, "store": "/tmp/x"}, "store is of no use without token_env"),
         ({"kind": "model"}, "a model server needs model"),

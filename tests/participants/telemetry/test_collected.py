@@ -93,9 +93,10 @@ def test_snapshots_while_others_count_are_whole() -> None:
 LABELS = st.dictionaries(st.sampled_from(["participant", "way"]), st.text(max_size=3), max_size=2).map(
     lambda labels: tuple(sorted(labels.items()))
 )
-NAMES = st.sampled_from([n.RECORDS, n.SIZE, n.CHECKPOINT_AGE])
+NAMES = st.sampled_from([n.PARTICIPANT_HOLD, n.BARRIER_WAIT])
+"""As histograms they have 13 buckets."""
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
-DISTRIBUTIONS = st.builds(Distribution, st.lists(st.integers(0, 2**40), min_size=1, max_size=3).map(tuple), NUMBERS)
+DISTRIBUTIONS = st.builds(Distribution, st.lists(st.integers(0, 2**40), min_size=13, max_size=13).map(tuple), NUMBERS)
 
 
 def series(values: st.SearchStrategy[object]) -> st.SearchStrategy[dict[str, dict[object, object]]]:

@@ -155,7 +155,25 @@ def test_a_caller_in_another_process_is_continued(recording: Recording) -> None:
     assert other.parent_id is None
 
 
-@pytest.mark.parametrize("header", [None, "", "junk", OUTER[:-3], OUTER.upper(), OUTER + "\n", f" {OUTER}", "0" * 9999])
+NO_TRACE, NO_SPAN_ID, NO_VERSION = f"00-{'0' * 32}{OUTER[35:]}", f"{OUTER[:36]}{'0' * 16}-01", f"ff{OUTER[2:]}"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        "",
+        "junk",
+        OUTER[:-3],
+        OUTER.upper(),
+        OUTER + "\n",
+        f" {OUTER}",
+        "0" * 9999,
+        NO_TRACE,
+        NO_SPAN_ID,
+        NO_VERSION,
+    ],
+)
 def test_a_header_that_is_none_is_ignored(recording: Recording, header: str | None) -> None:
     """Anybody may send one: it begins a trace of its own."""
     with telemetry.continuing(header), telemetry.span(names.COMMIT):
@@ -205,6 +223,47 @@ def test_a_recorder_that_raises_is_logged_once_for_each_method(caplog: pytest.Lo
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 4
     assert all("planted in" in str(record.exc_info) for record in caplog.records)
+
+
+class Leaving(Failing):
+    """Raises what ends a thread that does not catch it."""
+
+    def _fail(self, method: str) -> None:
+        self.calls.append(method)
+        raise SystemExit
+
+
+def test_a_recorder_that_wants_to_exit_goes_on_being_called(recording: Recording) -> None:
+    """Else its queue would fill, and its uninstall wait for a thread that is gone."""
+    leaving = Leaving()
+    telemetry.install(leaving)
+    say_all()
+    assert telemetry.drain(timeout_s=2)
+    assert [call for call in leaving.calls if call != "gauge"] == ["add", "observe", "span"]
+    telemetry.uninstall(leaving)
+
+
+class Changing(Failing):
+    """Wants to make what it is given its own."""
+
+    def add(self, name: str, value: float, labels: Mapping[str, str]) -> None:
+        labels.clear()  # type: ignore[attr-defined]  # As one that is not type-checked.
+
+    def span(self, span: Span) -> None:
+        span.attributes.clear()  # type: ignore[attr-defined]
+
+
+def test_a_recorder_cannot_change_what_others_are_given() -> None:
+    """Labels and attributes are the same objects for all, and can only be read."""
+    changing, other = Changing(), Recording()
+    telemetry.install(changing)
+    telemetry.install(other)
+    say_all()
+    telemetry.drain()
+    for recorder in (changing, other):
+        telemetry.uninstall(recorder)
+    assert other.total(names.RETIRED, participant="agent.main") == 1
+    assert other.spans[0].attributes == {"rollouts": 1}
 
 
 def test_what_a_slow_recorder_cannot_take_is_dropped(

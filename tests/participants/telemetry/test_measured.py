@@ -11,7 +11,7 @@ import anyio.to_thread
 import pytest
 
 from orchestrator.collect import Config
-from orchestrator.coordination import abort, prepare, restore, resume, retire
+from orchestrator.coordination import abort, commit, prepare, restore, resume, retire
 from orchestrator.fleet import adopt, discover
 from orchestrator.links import HttpLink, http_client
 from orchestrator.rounds import Blocked, Round, RoundLimits, checkpoint
@@ -132,6 +132,20 @@ async def test_a_checkpoint_is_one_trace_of_its_stages_and_participants() -> Non
     assert recording.total(names.SIZE, way="written") == sum(each["bytes"] for each in written)  # type: ignore[misc]
     assert recording.total(names.CHECKPOINT_HOLD) == opened.held_s
     assert not any(span.error for span in spans)
+
+
+async def test_a_commit_that_is_repeated_counts_once() -> None:
+    """Its answer was lost: the same comes again, and nothing is written."""
+    async with fleet(memory_store()) as (at, controller):
+        await begin(at)
+        round_ = controller.next_round()
+        async with recorded() as recording:
+            await prepare(at.fleet, round_, timeout_s=5, lease_s=60)
+            answers = [await commit(at.fleet, round_, LIVES, None, timeout_s=20) for _ in range(2)]
+            await abort(at.fleet, round_)
+    assert answers[0] == answers[1]
+    assert recording.total(names.RECORDS, way="written") == 12
+    assert recording.total(names.SIZE, way="written") == sum(answer.bytes_written for answer in answers[0])
 
 
 async def test_a_restore_is_one_trace() -> None:

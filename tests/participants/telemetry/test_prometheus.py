@@ -1,5 +1,6 @@
 """A server's page for Prometheus: the names of the table, all workers, and none that keeps the page waiting."""
 
+import json
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -129,7 +130,19 @@ async def test_whichever_worker_is_asked_shows_all() -> None:
     assert values(page, "midflight_server_workers_missing") == {None: 0}
 
 
-@pytest.mark.parametrize("how", ["hangs", "refuses", "talks nonsense", "is no worker"])
+BUCKETS = [[n.PARTICIPANT_HOLD, {"participant": "agent.main"}, [[1, 2], 3]]]
+NONSENSE = {
+    "talks nonsense": b'{"counters": 1}',
+    "has other buckets": json.dumps({"counters": [], "histograms": BUCKETS, "gauges": []}).encode(),
+    "has labels of its own kind": b'{"counters": [["midflight.retired", {"x": 5}, 1]], "histograms": [], "gauges": []}',
+    "has what is no text": b'{"counters": [["a", {"x": "\\ud800"}, 1]], "histograms": [], "gauges": []}',
+    "has too large a number": b'{"counters": [["a", {}, 1%s]], "histograms": [], "gauges": []}' % (b"0" * 400),
+    "has no end": b" " * 5_000_000 + b"{}",
+    "is bottomless": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("how", ["hangs", "refuses", "is no worker", *NONSENSE])
 async def test_a_worker_that_does_not_answer_is_left_out_and_counted(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page comes in bounded time, with everybody else."""
     monkeypatch.setattr(prometheus, "ASK_S", 0.2)
@@ -137,7 +150,7 @@ async def test_a_worker_that_does_not_answer_is_left_out_and_counted(how: str, m
     async def answer(_: Request) -> Response:
         if how == "hangs":
             await anyio.sleep_forever()
-        return PlainTextResponse("so what", 500) if how == "refuses" else JSONResponse({"counters": 1})
+        return PlainTextResponse("so what", 500) if how == "refuses" else Response(NONSENSE[how])
 
     async with sibling(answer) as url:
         with anyio.fail_after(10):

@@ -11,7 +11,7 @@ from participants import telemetry as hook
 from participants.telemetry import names as n
 from participants.telemetry import starting
 from participants.telemetry.otel import Identity
-from participants.telemetry.starting import MissingExtra, import_exporters, telemetry
+from participants.telemetry.starting import MissingExtra, endpoint, import_exporters, telemetry
 
 pytestmark = [pytest.mark.unit, pytest.mark.anyio]
 
@@ -53,6 +53,18 @@ async def test_the_end_comes_although_nobody_answers(monkeypatch: pytest.MonkeyP
             scope.cancel()
             await anyio.sleep_forever()
     assert not hook.active()
+
+
+@pytest.mark.parametrize("url", [
+    "", "h:4318", "http://", "http://[::1", "http://h:99999", "http://h:x", "http://h:0", "http://h h", "http://h\n",
+    "http://me:hidden@h", "http://h/?token=hidden", "http://h#hidden", "http://h/v1/traces", "http://h/v1/metrics/",
+])  # fmt: skip
+def test_what_is_no_endpoint_is_refused_at_once_and_not_shown(url: str) -> None:
+    """What has credentials would stand in logs, and what is none would fail with each request only."""
+    with pytest.raises(ValueError, match=r"it (is no http|ends in /v1)") as caught:
+        endpoint(url)
+    assert "hidden" not in str(caught.value)
+    assert [endpoint("http://h:4318/"), endpoint("https://[::1]/a")] == ["http://h:4318", "https://[::1]/a"]
 
 
 @pytest.mark.parametrize(
