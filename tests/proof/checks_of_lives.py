@@ -73,9 +73,8 @@ def none_vanishes(view: View) -> Iterator[Violation]:
 
 
 def _began(view: View, made: Published) -> int:
-    """The event at which its round began to commit."""
-    rounds = (e.n for e in view.history.of("control") if e["round"] == made.id and e["operation"] == "commit")
-    return next(rounds, made.n)
+    """The event at which its round began to commit: nothing is exported before."""
+    return next(e.n for e in view.history.of("sent") if e["round"] == made.id and e["operation"] == "commit")
 
 
 def _left_out(view: View, made: Published, sets: set[str]) -> Iterator[Violation]:

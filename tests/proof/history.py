@@ -16,7 +16,7 @@ KINDS: Mapping[str, str] = {
     "crashed": "process, incarnation: it is gone, with all that it held",
     "ended": "process, incarnation, how: it came to its end by itself",
     "fault": "kind and its facts: something was done to the system",
-    "sent": "process, number, member, operation, timeout_s: a controller begins a control call",
+    "sent": "process, number, member, operation, round, timeout_s: a controller begins a control call",
     "heard": "process, number: it has its answer, or gave it up",
     "claimed": "process, epoch: a controller has claimed the run",
     "audited": "checkpoint, records or damage: what a reader found at the end",

@@ -19,6 +19,7 @@ from typing import Any
 LANE: ContextVar["Lane | None"] = ContextVar("lane", default=None)
 SWAPPED = 0.25
 """How often two tasks of one lane change places in a loose seed."""
+TICK_S = 1e-9
 _numbers = count(1)
 
 
@@ -84,6 +85,12 @@ class SimLoop(asyncio.BaseEventLoop):
         handle = asyncio.Handle(callback, args, self, context)
         self._enqueue(handle)
         return handle
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Time passes whatever is done: who sleeps for less than it can tell would never wake up."""
+        return super().call_at(max(when, self._now + TICK_S), callback, *args, context=context)
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 

@@ -306,7 +306,7 @@ class SimClient:
         number, fields = self._calls, orjson.loads(content)
         operation = connection.path.rpartition("/")[2]
         self._process.note("sent", number=number, member=connection.address, operation=operation,
-                           timeout_s=fields.get("timeout_s", 0.0))  # fmt: skip
+                           timeout_s=fields.get("timeout_s", 0.0), round=fields.get("round"))  # fmt: skip
         try:
             yield
         finally:
