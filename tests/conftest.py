@@ -26,7 +26,7 @@ TIERS = {"unit", "process", "real", "scale"}
 pytest_plugins = ["tests.support.seaweed", "tests.support.rclone"]
 
 
-settings.register_profile("midflight", deadline=None, max_examples=40)  # a busy machine is slow, and that is no fault
+settings.register_profile("midflight", deadline=None, max_examples=25)  # a busy machine is slow, and that is no fault
 settings.register_profile("thorough", deadline=None, max_examples=300)  # CI: --hypothesis-profile thorough
 settings.load_profile("midflight")
 
