@@ -49,7 +49,9 @@ from .work import Count, at_newest, of_reply
 ROUTES = frozenset({"/v1/responses", "/v1/chat/completions", "/v1/completions"})
 MODELS = "/v1/models"
 PROBE_PATIENCE_S = 2.0
-"""How long a new generation waits while the backend is being probed; then it cannot be cut, and goes on."""
+"""How long a new generation waits while the backend is being probed; then it cannot be cut, and goes on.
+
+With a capture ledger it waits for as long as the probe takes: asked for without ids it would be a row without tokens."""
 
 
 class ModelServer(Holder[ModelState]):
@@ -107,8 +109,9 @@ class ModelServer(Holder[ModelState]):
             return await self._uncaptured(request)
         held = await self.enter(request.life, creates=True)
         await self.capture.begin(request.life, held.state.captured)
-        with self.working(held):  # A cut is worth waiting for; what begins is not held up by a slow probe.
-            await self.generator.capabilities(None if held.state.cuts else PROBE_PATIENCE_S)
+        with self.working(held):  # Ids for a ledger, and a cut, are worth waiting for a slow probe; nothing else is.
+            waits = bool(held.state.cuts) or self.capture.ledger is not None
+            await self.generator.capabilities(None if waits else PROBE_PATIENCE_S)
         inside_wait = bool(request.call and request.call.parent)
         if not inside_wait:
             with self.working(held):

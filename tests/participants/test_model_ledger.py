@@ -1,11 +1,14 @@
 """The capture ledger of a model server: a row for each call that has ended, and one chain across a crash."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
-from participants import ParticipantError
+from participants import ModelServer, OpenAIEndpoint, ParticipantError, Reply
+from participants.backends import LazyCapabilities
 from participants.data import CallId
 from participants.inference.control import FailOrder
 from participants.ledger import Ledger, check
@@ -94,6 +97,39 @@ async def test_a_call_that_fails_is_a_row_and_nobodys_parent(tmp_path: Path) -> 
         rows = await ledger.rows("r0")
         assert [(row.outcome, row.parent) for row in rows] == [("model_failed", ""), ("completed", "")]
         assert await findings(ledger, "r0") == []
+
+
+class SlowToProbe:
+    """An endpoint whose probes wait."""
+
+    def __init__(self, endpoint: OpenAIEndpoint) -> None:
+        self._endpoint = endpoint
+        self.go_on = anyio.Event()
+
+    async def get(self, path: str) -> Reply:
+        await self.go_on.wait()
+        return await self._endpoint.get(path)
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> Reply:
+        return await self._endpoint.post(path, body)
+
+
+async def test_calls_beside_a_slow_probe_have_their_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of calls that come while another one probes, however long that takes: without ids a ledger is of no use."""
+    monkeypatch.setattr("participants.model.PROBE_PATIENCE_S", 0.0)
+    ledger, lives = Ledger(str(tmp_path)), [LIFE, Life("r1", 1, 0, 1)]
+    async with placed() as place:
+        slow = SlowToProbe(place.endpoint)
+        cuts = LazyCapabilities(slow, place.backend.settings.model)
+        place.server = ModelServer(place.endpoint, cuts=cuts, ledger=ledger)
+        async with anyio.create_task_group() as group:
+            for life in lives:
+                group.start_soon(ask, place, "completions", life, FIRST)
+            await anyio.wait_all_tasks_blocked()
+            slow.go_on.set()
+        rows = [row for life in lives for row in await ledger.rows(life.rollout_id)]
+        assert [row.outcome for row in rows] == ["completed"] * len(lives)
+        assert all(row.segments and row.inline is not None for row in rows)
 
 
 async def test_a_retired_life_takes_no_row(tmp_path: Path) -> None:
