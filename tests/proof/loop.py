@@ -20,7 +20,6 @@ LANE: ContextVar["Lane | None"] = ContextVar("lane", default=None)
 SWAPPED = 0.25
 """How often two tasks of one lane change places in a loose seed."""
 TICK_S = 1e-9
-_numbers = count(1)
 
 
 class Lane:
@@ -47,10 +46,12 @@ class SimTask(asyncio.Task[Any]):
     """A task whose place in sets does not depend on its address."""
 
     number: int
+    numbers = count(1)
+    """Begins anew with every loop: where a number stands in a set depends on the number itself."""
 
     def __new__(cls, *args: Any, **options: Any) -> "SimTask":
         task = super().__new__(cls)
-        task.number = next(_numbers)
+        task.number = next(cls.numbers)
         return task
 
     def __hash__(self) -> int:
@@ -63,6 +64,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def __init__(self, chance: random.Random, *, loose: bool, max_steps: int, horizon_s: float) -> None:
         """After `max_steps` callbacks or `horizon_s` of its own time it gives up with StuckError."""
         super().__init__()
+        SimTask.numbers = count(1)
         self._chance = chance
         self._loose = loose
         self._now = 0.0

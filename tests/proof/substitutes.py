@@ -58,6 +58,7 @@ class NumberedScope(_asyncio.CancelScope):
 @contextmanager
 def simulated(loop: SimLoop, seed: int) -> Iterator[None]:
     """Everything above, for the loop that runs in the block."""
+    NumberedScope._numbers = count(1)
     chance = random.Random(f"urandom {seed}")
     before = random.getstate()
     random.seed(f"module {seed}")
