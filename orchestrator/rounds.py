@@ -185,7 +185,7 @@ async def _checkpoint(
         raise
     resumed()
     try:
-        await resume(fleet, round_id)
+        await _resume(fleet, round_id)
     except ControlFailed as error:
         opened.not_resumed = error
     opened.held_s = anyio.current_time() - began
@@ -200,9 +200,15 @@ async def _stand_still(fleet: Fleet, round_id: CheckpointId, limits: RoundLimits
         standstill = await prepare(fleet, round_id, timeout_s=limits.more_time_s, lease_s=limits.lease_s)
     if not standstill.prepared:
         with suppress(ControlFailed):  # The blockers are what to tell; a lease ends what does not hear this.
-            await resume(fleet, round_id)
+            await _resume(fleet, round_id)
         raise Blocked(standstill)
     return standstill
+
+
+async def _resume(fleet: Fleet, round_id: CheckpointId) -> None:
+    """Whoever is cancelled here is so afterwards: else participants would stand still until their leases run out."""
+    with anyio.CancelScope(shield=True):
+        await resume(fleet, round_id)
 
 
 async def _quietly_abort(fleet: Fleet, round_id: CheckpointId) -> None:

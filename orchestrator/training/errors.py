@@ -8,6 +8,7 @@ TrainingError
 ├── CursorDiffers       the trainer reads from elsewhere than the run stands
 ├── UnknownRollout      a rollout that is not there to be retired, or dispatched twice
 ├── NothingDispatched   nothing is there to wait for
+├── RunLeft             the context of the run was left
 └── ForeignHead         the head is of another controller
 ServersLost             a CoordinationError: names the servers that are lost
 """
@@ -84,6 +85,16 @@ class NothingDispatched(TrainingError):
     def __init__(self) -> None:
         super().__init__(
             "next() has nothing to wait for: every rollout that was dispatched is given. Dispatch some first"
+        )
+
+
+class RunLeft(TrainingError):
+    """Something was asked of a run whose context was left."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the context of this training run was left, and nothing was done. Enter training_run again: it goes on "
+            "from the head"
         )
 
 

@@ -286,8 +286,6 @@ class TrainingRun:
                     save.leave(token)
                 await self._take(opened, save)
             save.published, save.held_s = opened.published, opened.held_s
-            self._ledger.delivered(opened.delivered)
-            await self._resume_again(opened)
             await self._release()
 
     @asynccontextmanager
@@ -315,8 +313,12 @@ class TrainingRun:
                 yield opened
         finally:
             let_go()
-            if opened is not None and opened.drafted is not None and opened.published is None:
-                self._unsettled = opened.drafted, list(opened.delivered)
+            if opened is not None:
+                if opened.published is not None:
+                    self._ledger.delivered(opened.delivered)
+                elif opened.drafted is not None:
+                    self._unsettled = opened.drafted, list(opened.delivered)
+                await self._resume_again(opened)
 
     async def _resume_again(self, opened: Round) -> None:
         """Who did not hear the resume would stand still until its lease runs out."""

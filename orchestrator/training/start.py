@@ -27,7 +27,7 @@ from ..errors import CoordinationError
 from ..fleet import adopt, discover
 from ..links import Link
 from ..rounds import RoundLimits
-from .errors import ServersLost
+from .errors import RunLeft, ServersLost
 from .ledger import TrainingLedger
 from .run import END_TIMEOUT_S, TrainingRun
 from .saved import Head, head_of, ledger_of
@@ -77,6 +77,7 @@ async def training_run(
                 group.start_soon(_read_results, run, world)
                 yield run
             finally:
+                run.end(RunLeft())
                 group.cancel_scope.cancel()
 
 

@@ -1,7 +1,7 @@
 """A checkpoint as a context manager: its order, what ends it early, and what each end leaves behind."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -197,6 +197,36 @@ async def test_a_blocked_round_says_so_although_somebody_did_not_hear_the_resume
             async with checkpoint(run.at.fleet, run.controller, limits):
                 raise AssertionError
         pause.released.set()
+
+
+@pytest.mark.parametrize("blocked", [False, True])
+async def test_a_round_that_is_cancelled_at_any_moment_leaves_nobody_standing_still(blocked: bool) -> None:
+    """Also where it was just being resumed: who did not hear that would wait for a lease to run out."""
+    ended = list[bool]()
+    limits = RoundLimits(prepare_timeout_s=0.001 if blocked else 5, more_time_s=0, lease_s=60)
+
+    async def take(run: Run) -> None:
+        with suppress(Blocked):
+            async with checkpoint(run.at.fleet, run.controller, limits) as opened:
+                opened.take(scope=LIVES)
+        ended.append(True)
+
+    async with running() as run, anyio.create_task_group() as writing:
+        pause = run.at.of("agent").owner.hooks["write"] = Pause()
+        if blocked:
+            writing.start_soon(lambda: run.at.of("agent").owner.write(LIVES[0], "slow"))
+            await pause.reached.wait()
+        turns = 0
+        while not ended:
+            async with anyio.create_task_group() as group:
+                group.start_soon(take, run)
+                await settle(turns)
+                group.cancel_scope.cancel()
+            await settle()
+            assert run.at.phases() == {"idle"}, turns
+            turns += 1
+        pause.released.set()
+    assert turns > 10
 
 
 @pytest.mark.fault(38, 39, 50)

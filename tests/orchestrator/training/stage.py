@@ -37,7 +37,7 @@ from tests.support.checkpoints import memory_store
 from tests.support.owners import Pause, settle
 
 Value = TypeVar("Value")
-Mode = Literal["dies", "dies after", "fails", "loses reply", "cancelled"]
+Mode = Literal["dies", "dies after", "fails", "loses reply", "cancelled", "cancelled before"]
 """What happens at the n-th call; of the first two the trainer dies, before the call takes effect or after it."""
 LIMITS = RoundLimits(prepare_timeout_s=5, more_time_s=0, commit_timeout_s=20, publish_timeout_s=5, lease_s=60)
 
@@ -91,6 +91,9 @@ class Strike:
                 raise loses_reply or fails
             case "cancelled":
                 self.loop.cancel()
+            case "cancelled before":
+                self.loop.cancel()
+                await anyio.lowlevel.checkpoint()  # Nothing is called then, unless it is shielded.
         return await call()
 
     async def _die(self) -> NoReturn:

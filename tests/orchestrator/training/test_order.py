@@ -21,6 +21,7 @@ from midflight import (
     NothingDispatched,
     OutcomeUnknown,
     PrepareFailed,
+    RunLeft,
     Save,
     SimpleAgent,
     StoreUnavailable,
@@ -293,6 +294,41 @@ async def test_a_dispatch_that_is_cancelled_at_any_moment_has_moved_the_cursor_w
         assert (state["rows"].keys(), state["cursor"]) == (set(run.undelivered), run.cursor)
         assert 0 < whole < 24
         assert len(await given(run, whole)) == whole
+
+
+@pytest.mark.parametrize("mode", ["cancelled", "cancelled before"])
+async def test_a_checkpoint_that_is_cancelled_at_any_call_leaves_nobody_standing_still(mode: Any) -> None:
+    """Nor in a round of its own, which would refuse the next one until its lease has run out."""
+    stage, strike = Stage(), Strike(mode=mode)
+    async with running(stage, strike=strike) as run:
+        nth = calls = 0
+        while nth <= calls:
+            name = f"r{nth}"
+            await run.dispatch({name: row()}, after=run.cursor, cursor=nth)
+            begins, strike.loop = len(strike.calls), anyio.CancelScope()
+            strike.nth = begins + nth + 1
+            with strike.loop:
+                await save(run, nth)
+            calls = max(calls, len(strike.calls) - begins)
+            strike.nth = 0
+            with anyio.fail_after(5):
+                assert await given(run, 1) == [name]
+                await save(run, nth)
+            assert not stage.environments[0].held()
+            nth += 1
+    assert nth > 8
+
+
+async def test_a_run_that_was_left_refuses_everything() -> None:
+    """In silence it would be lost: what it is told is in no checkpoint any more."""
+    async with running(Stage()) as run:
+        await run.dispatch({"a": row()}, after=None, cursor=1)
+    for asked in (
+        lambda: run.dispatch({"b": row()}, after=1, cursor=2), run.next, lambda: run.retire(["a"]), lambda: save(run)
+    ):  # fmt: skip
+        with pytest.raises(RunLeft, match="Enter training_run again"):
+            await asked()
+    assert run.cursor == 1
 
 
 async def test_what_is_retired_comes_as_a_failed_result_with_its_reason() -> None:
