@@ -51,7 +51,7 @@ MODELS = "/v1/models"
 PROBE_PATIENCE_S = 2.0
 """How long a new generation waits while the backend is being probed; then it cannot be cut, and goes on.
 
-With a capture ledger it waits for as long as the probe takes: asked for without ids it would be a row without tokens."""
+With a capture ledger it waits for as long as the probe takes: asked for without ids, its row would have no tokens."""
 
 
 class ModelServer(Holder[ModelState]):

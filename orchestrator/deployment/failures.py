@@ -2,7 +2,7 @@
 
 DeploymentError       says what is wrong and what to do about it
 ├── PortTaken         somebody listens where a server was to listen
-│   └── NotThisHost   the address is none of this machine's
+│   └── NotThisHost   the address is none of this machine's, or none that another machine could reach
 ├── FolderTaken       another process runs the fleet of this folder
 ├── NotUp             a server died, or was not ready in time, when it was started
 │   └── CannotBe      it said itself that what it was started from cannot be
@@ -44,10 +44,15 @@ class NotThisHost(PortTaken):
 
     code = "not_this_host"
 
-    def __init__(self, role: str, listen: str, host: str) -> None:
+    def __init__(self, role: str, listen: str, host: str, *, loopback: str = "") -> None:
+        """`loopback` is the address of this machine alone that the name of the host means here."""
         super().__init__(role, listen, "", host=host)
         self.args = (
-            f"{role} cannot listen on {listen}: this machine has no such address, and [fleet.hosts] says that "
+            f"{role} would listen on {loopback} alone: that is what the address of {host} in [fleet.hosts] means on "
+            "this machine, as by its /etc/hosts, and no other host reaches it. Put a number there, such as 10.0.0.1; "
+            "nothing was started"
+            if loopback
+            else f"{role} cannot listen on {listen}: this machine has no such address, and [fleet.hosts] says that "
             f"{host} has it. Run this on {host}, or correct the address; nothing was started",
         )
 

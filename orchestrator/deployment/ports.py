@@ -15,7 +15,7 @@ import time
 import anyio
 import anyio.to_thread
 
-from participants.serving.addresses import join_address, split_address
+from participants.serving.addresses import is_loopback, join_address, split_address
 
 from .failures import NotThisHost, PortTaken
 
@@ -39,6 +39,7 @@ class Ports:
         while True:
             try:
                 kept = await anyio.to_thread.run_sync(_bind, host, port)
+                self._check_reached(role, listen, host, kept)
             except OSError as error:
                 if self._host is not None and error.errno == errno.EADDRNOTAVAIL:
                     raise NotThisHost(role, listen, self._host) from error
@@ -49,6 +50,13 @@ class Ports:
                 self.release(role)
                 self._kept[role] = kept
                 return join_address(host, kept.getsockname()[1])
+
+    def _check_reached(self, role: str, listen: str, host: str, kept: socket.socket) -> None:
+        """Many a machine calls its own name 127.0.1.1. Raises NotThisHost."""
+        found = kept.getsockname()[0]
+        if self._host is not None and is_loopback(found) and not is_loopback(host):
+            kept.close()
+            raise NotThisHost(role, listen, self._host, loopback=found)
 
     def release(self, role: str) -> None:
         """Keep the port of a role no longer."""

@@ -193,3 +193,17 @@ async def test_an_address_of_another_machine_is_told_from_one_in_use() -> None:
         with pytest.raises(PortTaken, match=r"Address already in use\. .* name another base_port"):
             await ports.keep("agent.main", listen)
     ports.close()
+
+
+@pytest.mark.anyio
+async def test_a_name_that_means_this_machine_alone_is_refused_with_what_to_put_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As Debian's 127.0.1.1 for the own name; without hosts, and by the number itself, it is what was asked for."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    with pytest.raises(NotThisHost, match=r"would listen on 127\.0\.1\.1 alone.* /etc/hosts.* Put a number there"):
+        await Ports(host="b").keep("agent.main", "node-b:0")
+    for ports, listen in ((Ports(), "node-b:0"), (Ports(host="b"), "127.0.1.1:0")):
+        assert await ports.keep("agent.main", listen)
+        ports.close()
