@@ -58,7 +58,7 @@ class UnusableFile(TrainingError):
 
     def __init__(self, name: str, path: str, why: str) -> None:
         super().__init__(
-            f"file {name!r}, {path!r:.200}, {why}: write the whole file under its final name, then name it"
+            f"file {name!r}, {path!r:.200}, {why}: write the whole file under a name of its own, then name it"
         )
 
 

@@ -42,7 +42,7 @@ from ..rounds import Blocked, Round, RoundLimits, checkpoint
 from .errors import NothingDispatched
 from .ledger import Result, TrainingLedger
 from .save import Save, externals_of, refuse_inside
-from .saved import Head, state_of
+from .saved import Head, digests_of, state_of
 from .values import copy_of, copy_of_row, text
 
 Answer = TypeVar("Answer")
@@ -73,6 +73,8 @@ class TrainingRun:
         self._fingerprint = dict(fingerprint)
         self._head = Head()
         self._ledger = TrainingLedger(controller.epoch)
+        self._digests: Mapping[str, str] = {}
+        """Of the files of the last checkpoint that is known to be published, by URL."""
         self._still = anyio.Lock()
         """Held by whoever submits or retires, and while everything stands still."""
         self._standing = False
@@ -88,7 +90,7 @@ class TrainingRun:
 
     def begin(self, head: Head, ledger: TrainingLedger) -> None:
         """What the head has, and what becomes of it in this epoch."""
-        self._head, self._ledger = head, ledger
+        self._head, self._ledger, self._digests = head, ledger, head.digests
 
     # What the trainer finds
 
@@ -314,10 +316,10 @@ class TrainingRun:
         finally:
             let_go()
             if opened is not None:
-                if opened.published is not None:
-                    self._ledger.delivered(opened.delivered)
-                elif opened.drafted is not None:
+                if opened.drafted is not None and opened.published is None:
                     self._unsettled = opened.drafted, list(opened.delivered)
+                elif opened.drafted is not None:
+                    self._published(opened.drafted, opened.delivered)
                 await self._resume_again(opened)
 
     async def _resume_again(self, opened: Round) -> None:
@@ -337,7 +339,7 @@ class TrainingRun:
             dropped=sets.dropped,
             delivered=sets.delivered,
             state=state_of(self._ledger, sets.delivered, files, state),
-            externals=partial(externals_of, files),
+            externals=partial(externals_of, files, self._digests),
             fingerprint=self._fingerprint,
         )
 
@@ -356,8 +358,12 @@ class TrainingRun:
                 self._unsettled = None
                 return
         self._unsettled = None
-        self._ledger.delivered(delivered)
+        self._published(draft, delivered)
         await self._release()
+
+    def _published(self, draft: Draft, delivered: Iterable[Life]) -> None:
+        self._ledger.delivered(delivered)
+        self._digests = digests_of(draft.externals)
 
     async def _release(self) -> None:
         """Tell participants what the trainer has for good, now or, where one is lost, at the next start."""

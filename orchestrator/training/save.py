@@ -77,9 +77,17 @@ def refuse_inside(operation: str) -> None:
         raise InsideCheckpoint(operation)
 
 
-async def externals_of(files: Mapping[str, str]) -> list[External]:
-    """Size and digest of each file. Raises UnusableFile."""
-    return [await anyio.to_thread.run_sync(_digest, name, path) for name, path in files.items()]
+async def externals_of(files: Mapping[str, str], known: Mapping[str, str]) -> list[External]:
+    """Size and digest of each file. Raises UnusableFile, also for one that is not as the head knows it."""
+    found = []
+    for name, path in files.items():
+        external = await anyio.to_thread.run_sync(_digest, name, path)
+        if known.get(path, external.sha256) != external.sha256:
+            raise UnusableFile(
+                name, path, "was written again although the last checkpoint names it, which cannot be restored any more"
+            )
+        found.append(external)
+    return found
 
 
 def _look(files: Mapping[str, str]) -> dict[str, str]:

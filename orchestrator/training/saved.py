@@ -3,11 +3,11 @@
 Both stand in one state document of one manifest, so that cursor, rows and the trainer's state are of one moment.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from store import AggregateManifest, InvalidName, Life
+from store import AggregateManifest, External, InvalidName, Life
 
 from .errors import ForeignHead
 from .ledger import Result, Row, TrainingLedger
@@ -30,6 +30,8 @@ class Head:
     """By this checkpoint, or before it without a word that participants were told."""
     files: Mapping[str, str] = field(default_factory=dict)
     """URL by name."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of each of them, by URL."""
     scope: tuple[Life, ...] = ()
     restarts: tuple[Life, ...] = ()
 
@@ -71,6 +73,7 @@ def head_of(state: Any, manifest: AggregateManifest, url: str) -> Head:
             failed=tuple(_failed(Life.parse(life), dict(failure)) for life, failure in state["failed"]),
             delivered=tuple(map(Life.parse, state["delivered"])),
             files={str(key): str(path) for key, path in state["files"].items()},
+            digests=digests_of(manifest.externals),
             scope=manifest.scope,
             restarts=manifest.restarts,
         )
@@ -80,6 +83,11 @@ def head_of(state: Any, manifest: AggregateManifest, url: str) -> Head:
         why = f"has rows and rollouts that do not belong together, such as {min(differing)}"
         raise ForeignHead(url, name, why)
     return head
+
+
+def digests_of(externals: Iterable[External]) -> dict[str, str]:
+    """By URL."""
+    return {external.url: external.sha256 for external in externals}
 
 
 def _failed(life: Life, failure: dict[str, Any]) -> Result:

@@ -18,6 +18,7 @@ from midflight import (
     Retention,
     ServersLost,
     TrainingRun,
+    UnusableFile,
     UnusableState,
     claim,
     files_in_use,
@@ -177,6 +178,28 @@ async def test_files_are_checked_before_anything_is_opened_and_known_while_a_che
         with pytest.raises(CorruptCheckpoint, match="new is damaged: it has 1 bytes"):
             async with over(stage, links):
                 raise AssertionError
+
+
+async def test_a_file_that_the_last_checkpoint_names_is_not_to_be_written_again(tmp_path: Path) -> None:
+    """A trainer with one name for all its weights hears of it at once, and not when it has to be restored."""
+    stage, path = Stage(), tmp_path / "weights"
+    path.write_bytes(b"one")
+    async with stage.participants() as links, over(stage, links) as run:
+        for state in (1, 2):
+            await save(run, state, weights=path)
+        path.write_bytes(b"two")
+        with pytest.raises(UnusableFile, match="was written again although the last checkpoint names it"):
+            await save(run, 3, weights=path)
+        await run.dispatch({"a": row()}, after=None, cursor=1)
+        path.write_bytes(b"one")
+        await save(run, 4, weights=path)
+    async with stage.participants() as links, over(stage, links) as run:
+        assert run.state == 4
+        path.write_bytes(b"two")
+        with pytest.raises(UnusableFile, match="of its own"):
+            await save(run, 5, weights=path)
+        await save(run, 6)
+        await save(run, 7, weights=path)
 
 
 async def test_a_run_that_means_something_else_and_a_foreign_head_are_refused() -> None:
