@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import version
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -77,9 +78,24 @@ def open_exporters(endpoint: str, identity: Identity) -> Exporters:
     base = endpoint.rstrip("/")
     return Exporters(
         resource_of(identity),
-        OTLPSpanExporter(f"{base}/v1/traces", timeout=TIMEOUT_S),
-        OTLPMetricExporter(f"{base}/v1/metrics", timeout=TIMEOUT_S),
+        OTLPSpanExporter(f"{base}/v1/traces", timeout=TIMEOUT_S, session=_session()),
+        OTLPMetricExporter(f"{base}/v1/metrics", timeout=TIMEOUT_S, session=_session()),
     )
+
+
+def _session() -> Any:
+    """One that takes a redirect for a failure: OpenTelemetry does not follow it, and counts it as sent."""
+    if any(name.endswith("CREDENTIAL_PROVIDER") for name in os.environ):
+        return None  # OpenTelemetry makes one then, with credentials.
+    session: Any = import_module("requests").Session()
+    session.hooks["response"].append(_refuse_redirect)
+    return session
+
+
+def _refuse_redirect(response: Any, *_: object, **__: object) -> None:
+    if 300 <= response.status_code < 400:
+        response.reason = f"it redirects ({response.status_code}), so name the URL that it redirects to"
+        response.status_code = 400
 
 
 def resource_of(identity: Identity) -> "Resource":

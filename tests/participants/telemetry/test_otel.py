@@ -147,9 +147,12 @@ def test_an_endpoint_that_is_away_is_told_of_once(caplog: pytest.LogCaptureFixtu
     assert [found.context.span_id for found in exporting.spans if found.context] == [9]
 
 
-def test_a_real_endpoint_that_refuses_is_one_line_with_its_reason(sink: Sink, caplog: pytest.LogCaptureFixture) -> None:
-    """OpenTelemetry's own lines, one for each request, are not logged beside it."""
-    sink.refuses = 403
+@pytest.mark.parametrize("status", [403, 302, 308])
+def test_a_real_endpoint_that_refuses_is_one_line_with_its_reason(
+    sink: Sink, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """OpenTelemetry's own lines, one for each request, are not logged beside it. A redirect takes nothing, either."""
+    sink.refuses = status
     with caplog.at_level(logging.DEBUG):
         exporter = exporter_to(partial(open_exporters, sink.url, IDENTITY))
         for number in range(1, 3):
@@ -158,7 +161,7 @@ def test_a_real_endpoint_that_refuses_is_one_line_with_its_reason(sink: Sink, ca
         assert exporter.close(10)
     told = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert [record.name for record in told] == ["midflight.telemetry"]
-    assert "403" in told[0].getMessage()
+    assert str(status) in told[0].getMessage()
 
 
 def test_what_others_export_is_still_logged(sink: Sink, caplog: pytest.LogCaptureFixture) -> None:
