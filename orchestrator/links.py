@@ -202,5 +202,5 @@ def http_client(token: str) -> httpx.AsyncClient:
 def _json(response: httpx.Response) -> Any:
     try:
         return response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return response.text

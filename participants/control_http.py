@@ -120,9 +120,14 @@ async def _read(message: type[Parsed], request: Request) -> Parsed:
             return message.model_validate_json(body)
         return await anyio.to_thread.run_sync(message.model_validate_json, body)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(step) for step in first["loc"]) or "body"
-        raise ParticipantError(Code.INVALID_REQUEST, f"{where}: {first['msg']}") from error
+        raise malformed(error) from error
+
+
+def malformed(error: ValidationError) -> ParticipantError:
+    """What is wrong first with a body, and where, however long the names in it are."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(step) for step in first["loc"]) or "body"
+    return ParticipantError(Code.INVALID_REQUEST, f"{where:.200}: {first['msg']:.300}")
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:

@@ -156,7 +156,9 @@ class ParticipantError(Exception):
         error = body.get("error") if isinstance(body, dict) else None
         try:
             fields = error if isinstance(error, dict) else {}
-            return cls(Code(fields["code"]), str(fields.get("message", "")), fields.get("details"))
+            details = fields.get("details")
+            known = details if isinstance(details, dict) else None
+            return cls(Code(fields["code"]), str(fields.get("message", "")), known)
         except (KeyError, ValueError):
             code = Code.DEADLINE_EXCEEDED if status in (408, 504) else Code.INTERNAL
             return cls(code, f"an answer with status {status} that is not midflight's: {body!r:.200}")

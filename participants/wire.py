@@ -7,10 +7,21 @@ relative and in seconds, never wall-clock instants: hosts' clocks differ.
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
 
 from store import CheckpointId, InvalidName, Life, ParticipantRef, Ref
 
+from .exact import check_exact
 from .fences import Floor
 
 
@@ -42,6 +53,16 @@ def _text(value: Any) -> str:
     return value
 
 
+def _as_sent(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    """Of what has come as JSON: NaN and integers of more than 64 bits would go on as something else, or not at all."""
+    if info.mode == "json":
+        try:
+            check_exact(value, "it")
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+    return value
+
+
 def _write_floor(floor: Floor) -> list[int]:
     return [floor.epoch, floor.n]
 
@@ -61,13 +82,14 @@ RoundField = Annotated[CheckpointId, PlainValidator(_parse_round), PlainSerializ
 FloorField = Annotated[
     Floor, PlainValidator(_parse_floor), PlainSerializer(_write_floor), WithJsonSchema(_FLOOR_SCHEMA)
 ]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+JSONField = Annotated[dict[str, Any], AfterValidator(_as_sent)]
+Seconds = Annotated[float, Field(gt=0)]
 
 
 class Message(BaseModel):
     """Base of what crosses the wire."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
 
 
 class ControlCall(Message):
@@ -155,7 +177,7 @@ class Dispatched(Message):
     """One episode to be run."""
 
     life: LifeField
-    row: dict[str, Any]
+    row: JSONField
 
 
 class Submit(ControlCall):
@@ -225,8 +247,8 @@ class Finished(Message):
     n: int
     """Rises from 1 in each incarnation."""
     life: LifeField
-    row: dict[str, Any] | None = None
-    failure: dict[str, Any] | None = None
+    row: JSONField | None = None
+    failure: JSONField | None = None
     """`class`, `message`, `stage`, `terminal`."""
     active_s: float = 0.0
 

@@ -17,6 +17,7 @@ from participants.serving.settings import (
     JSONTable,
     Natural,
     NotNegative,
+    Place,
     Positive,
     Seconds,
     Table,
@@ -95,10 +96,10 @@ class TaskSet(Table):
 class RunTable(Table):
     """`[run]`: what is run, and where the rows go."""
 
-    input: str | None = None
+    input: Place | None = None
     """JSON Lines, a row a line. Either this or `task_set`."""
     task_set: TaskSet | None = None
-    output: Annotated[str, Field(min_length=1)]
+    output: Annotated[Place, Field(min_length=1)]
     """JSON Lines, a path or URL."""
     repeats: Positive = 1
     limit: Natural = 0
@@ -153,7 +154,7 @@ class ResourcesTable(Table):
 class CaptureTable(Table):
     """`[capture]`: a row and the complete record of every model call, exact across crashes."""
 
-    folder: Annotated[str, Field(min_length=1)]
+    folder: Annotated[Place, Field(min_length=1)]
     """A local folder, made if it is missing."""
 
     @field_validator("folder")
@@ -168,7 +169,7 @@ class CheckpointTable(Table):
     """`[checkpoint]`: off unless enabled."""
 
     enabled: bool = False
-    url: str | None = None
+    url: Place | None = None
     interval_s: NotNegative = 60.0
     """Between two checkpoints; 0 for none but those asked for by signal."""
     prepare_timeout_s: Seconds = 30.0
@@ -263,7 +264,9 @@ _C = TypeVar("_C", bound=Participants)
 def _load(path: str | os.PathLike[str], kind: type[_C]) -> _C:
     try:
         document = tomllib.loads(Path(path).read_text())
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError as error:
+        raise ConfigError(f"{path} cannot be read: it is nested too deeply") from error
+    except (OSError, ValueError) as error:  # Besides what is no TOML: no text, or a number of thousands of digits.
         raise ConfigError(f"{path} cannot be read: {error}") from error
     try:
         config = kind.model_validate(document)

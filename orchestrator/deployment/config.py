@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from participants.serving.addresses import MAX_PORT, host_in, is_loopback, split_address
-from participants.serving.settings import Seconds, Table
+from participants.serving.settings import Place, Seconds, Table
 from participants.serving.spec import MAX_WORKERS
 
 Mode = Literal["start", "attach", "adopt"]
@@ -79,7 +79,7 @@ class FleetTable(Table):
 
     mode: Mode = "start"
     """Of `midflight collect`: start its servers anew, attach to those that run, or adopt those that outlived it."""
-    folder: Annotated[str, Field(min_length=1)] = "fleet"
+    folder: Annotated[Place, Field(min_length=1)] = "fleet"
     """A local folder of this fleet alone: `fleet.json`, the token, and a log for each server."""
     token_env: str | None = None
     """Name of the environment variable with the control token; without it a token is made and kept in the folder."""

@@ -102,7 +102,7 @@ def read_call(frame: Any) -> Call | Cancel:
     route, life, call = frame.get("route"), frame.get("life"), frame.get("call")
     headers = frame.get("headers", {})
     fine = isinstance(route, str) and isinstance(life, str | None) and isinstance(call, str | None)
-    if not fine or not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
+    if not fine or not _are_headers(headers):
         raise MalformedFrame(f"frame {number} is no call: {frame!r:.200}")
     return Call(number, route, frame.get("body"), life, call, {name.lower(): value for name, value in headers.items()})
 
@@ -111,13 +111,17 @@ def read_reply(frame: Any) -> tuple[int, Reply]:
     """What a server sent. Raises MalformedFrame."""
     number = _number(frame)
     status, headers = frame.get("status"), frame.get("headers", {})
-    if not isinstance(status, int) or not isinstance(headers, dict):
+    if type(status) is not int or not _are_headers(headers):
         raise MalformedFrame(f"frame {number} is no reply: {frame!r:.200}")
     return number, Reply(status, frame.get("body"), headers)
 
 
+def _are_headers(headers: Any) -> bool:
+    return isinstance(headers, dict) and all(isinstance(value, str) for value in headers.values())
+
+
 def _number(frame: Any) -> int:
     number = frame.get("i") if isinstance(frame, dict) else None
-    if not isinstance(number, int):
+    if type(number) is not int:
         raise MalformedFrame(f"a frame has no number: {frame!r:.200}")
     return number

@@ -20,8 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ..control_http import guarded, read_body
-from ..errors import Code, ParticipantError
+from ..control_http import guarded, malformed, read_body
 from .ledger import Ledger
 from .lines import END, Receipt
 
@@ -81,8 +80,7 @@ class _Routes:
         try:
             body = Freeze.model_validate_json(await read_body(request, MAX_BODY_BYTES))
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            raise ParticipantError(Code.INVALID_REQUEST, f"{first['loc'] or 'body'}: {first['msg']}") from error
+            raise malformed(error) from error
         return _json((await self._ledger.freeze(key, body.version)).to_json())
 
     async def retire(self, key: str, _: Request) -> Response:

@@ -28,6 +28,8 @@ from .rows import Row, Tail
 
 FORMAT = 1
 LEDGER, ROW, FREEZE, END = "ledger", "row", "freeze", "end"
+_COUNTS = ("rows", "carried", "records", "size")
+_TEXTS = ("life", "what", "version", "reason", "last", "sha256", "damage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,26 +173,32 @@ def scan(data: bytes) -> Found:
 
 
 def _take(found: Found, line: bytes) -> None:
+    """One good line; a bad one leaves what was found before it as it is."""
     value = orjson.loads(line)
+    if not isinstance(value, dict):
+        raise _corrupt("a line is no JSON object")
     kind = value.pop("kind")
     if (found.life is None) != (kind == LEDGER) or found.end is not None:
         raise _corrupt(f"a line of kind {kind!r:.20} stands where it may not")
     if kind == LEDGER:
         if value["format"] != FORMAT:
             raise _corrupt(f"format {value['format']!r:.20} is not known here")
-        found.life, found.source, found.carried = Life.parse(value["life"]), value["source"], value["carried"]
-        found.carried_chain = value["carried_chain"]
-        if not found.carried and found.carried_chain != found.tail.chain:
+        life, source = Life.parse(value["life"]), _text(value["source"])
+        if source:
+            Life.parse(source)
+        carried, chain = _count(value["carried"]), _text(value["carried_chain"])
+        if not carried and chain != found.tail.chain:
             raise _corrupt("it carries nothing, and names a chain")
+        found.life, found.source, found.carried, found.carried_chain = life, source, carried, chain
     elif kind == ROW:
         _take_row(found, Row.from_json(value), line)
     elif kind == FREEZE:
-        receipt = Receipt(**value)
+        receipt = _receipt_of(value)
         if (receipt.rows, receipt.last, receipt.size) != (found.tail.count, found.tail.chain, found.good):
             raise _corrupt(f"the freeze {receipt.version!r:.80} is of another place")
         found.frozen[receipt.version] = receipt
     elif kind == END:
-        found.end = Receipt(**value)
+        found.end = _receipt_of(value)
     else:
         raise _corrupt(f"no line is of kind {kind!r:.20}")
 
@@ -199,9 +207,10 @@ def _take_row(found: Found, row: Row, line: bytes) -> None:
     carried = row.index < found.carried
     if not carried and row.life != found.life:
         raise _corrupt(f"row {row.index} is of {row.life}")
-    found.tail = found.tail.after(row)
+    tail = found.tail.after(row)
     if row.index == found.carried - 1 and row.chain != found.carried_chain:
         raise _corrupt("the carried rows are not those that it began with")
+    found.tail = tail
     found.rows.append(line)
     if carried and str(row.life) not in found.origins:
         found.origins.append(str(row.life))
@@ -222,9 +231,33 @@ def _receipt(line: bytes) -> Receipt | None:
     value = orjson.loads(line)
     del value["kind"]
     try:
-        return Receipt(**value)
-    except TypeError:
+        return _receipt_of(value)
+    except (TypeError, ValueError):
         return None
+
+
+def _receipt_of(value: Mapping[str, Any]) -> Receipt:
+    """Raises TypeError or ValueError where it is none."""
+    receipt = Receipt(**value)
+    for name in _COUNTS:
+        _count(getattr(receipt, name))
+    for name in _TEXTS:
+        _text(getattr(receipt, name))
+    if type(receipt.found) is not bool:
+        raise TypeError(f"{receipt.found!r:.50} is neither true nor false")
+    return receipt
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r:.50} is no count")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.50} is no text")
+    return value
 
 
 def _kind(line: bytes) -> str:

@@ -15,6 +15,16 @@ MAX_INT = 2**63 - 1
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Natural = Annotated[int, Field(ge=0, le=MAX_INT)]
 Positive = Annotated[int, Field(ge=1, le=MAX_INT)]
+
+
+def _without_nul(place: str) -> str:
+    if "\0" in place:
+        raise ValueError("no file has the character NUL in its name")
+    return place
+
+
+Place = Annotated[str, AfterValidator(_without_nul)]
+"""A path or URL."""
 GC_THRESHOLD = (50_000, 20, 20)
 """With tens of thousands of episodes in memory, Python spends a third of its time looking for cycles otherwise."""
 
@@ -69,7 +79,7 @@ def problem_of(error: ValidationError, top: type[Table]) -> str:
 
 
 def _quoted(step: str | int) -> str:
-    return str(step) if _BARE.fullmatch(str(step)) else f'"{step}"'
+    return f"{step!s:.200}" if _BARE.fullmatch(str(step)) else f'"{step!s:.200}"'
 
 
 def _table_at(steps: Sequence[str | int], top: type[Table]) -> type[Table]:

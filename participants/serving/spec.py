@@ -13,7 +13,7 @@ from store import InvalidName, ProcessName
 from ..telemetry.starting import endpoint
 from .addresses import check_span, place_in, split_address
 from .model_settings import ModelSettings
-from .settings import ConfigError, JSONTable, Seconds, Table, problem_of
+from .settings import ConfigError, JSONTable, Place, Seconds, Table, problem_of
 
 Kind = Literal["environment", "agent", "model", "resources"]
 MAX_WORKERS = 256
@@ -53,7 +53,7 @@ class ServerSpec(Table):
     Each of them has as many workers, and they are numbered through (see `addresses`)."""
     peers: dict[str, Annotated[str, AfterValidator(_url)]] = Field(default_factory=dict)
     """Role (`<kind>.<name>`) to URL of the servers that this one calls."""
-    store: str | None = None
+    store: Place | None = None
     """Path or URL of the run's checkpoints; nothing can be committed or restored without."""
     single_writer: bool = False
     """Accept a store without exclusive create, on your word that no second collector can ever run."""
@@ -61,7 +61,7 @@ class ServerSpec(Table):
     """Name of the environment variable with the control token; no control plane without one."""
     model: ModelSettings | None = None
     """Of a model server: its endpoint."""
-    capture: str | None = None
+    capture: Place | None = None
     """Of a model server: the folder of the capture ledger."""
     dialect: Literal["responses", "chat"] | None = None
     """Of an agent: which API its model speaks, for a class that takes it."""
@@ -71,7 +71,7 @@ class ServerSpec(Table):
     """Base URL of an endpoint that telemetry is sent to."""
     prometheus: bool = False
     """Whether the server has a page of metrics."""
-    path: str | None = None
+    path: Place | None = None
     """A folder to import from before any other."""
 
     @property
@@ -144,6 +144,8 @@ def load_document(path: Path) -> dict[str, Any]:
     """The document in a file. Raises ConfigError."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ConfigError(f"{path} cannot be read: it is nested too deeply") from error
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     if not isinstance(document, dict):

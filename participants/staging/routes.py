@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from store import InvalidName, StoreError
 
-from ..control_http import error_response, read_body
+from ..control_http import error_response, malformed, read_body
 from ..errors import Code, ParticipantError, from_store
 from ..wire import Message
 from .begin import Cut
@@ -125,9 +125,7 @@ def _reading(kind: type[M], handle: Callable[[M], Awaitable[Message]], most: int
         try:
             message = kind.model_validate_json(body)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(str(step) for step in first["loc"]) or "body"
-            raise ParticipantError(Code.INVALID_REQUEST, f"{where}: {first['msg']}") from error
+            raise malformed(error) from error
         return await handle(message)
 
     return answer

@@ -14,7 +14,7 @@ from store import AggregateManifest, CorruptChain, CorruptCheckpoint, Entry, Lim
 from store.frames import compress_bytes, decompress
 from store.index import decode_index
 from store.root import Format
-from store.sealed import Damage, load_model
+from store.sealed import Damage, load_model, seal
 from tests.golden import make_v1
 from tests.support.damage import resealed, resealed_bytes
 
@@ -72,10 +72,11 @@ def mutated(document: Any, path: tuple[Any, ...], new: Any, act: str) -> Any:
 
 
 def try_document(name: str, data: bytes) -> None:
-    """Load it; whatever is raised must be ours, short, and name the document."""
+    """Load it: what is read means the same once it is written; what is raised must be ours, short, and name it."""
     model, damage = DOCUMENTS[name]
     try:
-        load_model(model, name, data, damage)
+        found = load_model(model, name, data, damage)
+        assert load_model(model, name, seal(found.model_dump(mode="json")), damage) == found
     except StoreError as error:
         message = str(error)
         assert name in message

@@ -1,0 +1,1 @@
+"""Whatever is parsed, given anything; and the control plane, attacked."""
