@@ -1,0 +1,145 @@
+"""The same episodes made durable with midflight and with what people would use instead, in one run.
+
+    python -m bench.peers --json
+
+Standing: `--episodes` make `--turns` turns each, of `--record-bytes` of text, and are then all held in their next model
+call. What a turn costs is what being durable adds to the same run with nothing durable. Then SIGKILL, and a new process
+goes on until all are held again.
+
+Killed: episodes of many short turns, and others of a few long ones, before a backend that generates token by token,
+killed `--kills` times after the same seeded times, then run to their end; the backend says what was done twice.
+
+A peer that is not installed is named with what it misses. Peers are in the extra `peers`; PostgreSQL is Debian's.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from . import killed, report, standing
+from .killed import LOADS, Load, Needed
+from .peers import PEERS
+from .postgres import Server, postgres
+from .protocol import Missing
+from .report import Row
+from .standing import ChildFailed, Size
+
+SIZE, LOAD = Size(), Load()
+"""What is measured unless options say otherwise."""
+
+
+def row(name: str) -> Row:
+    """A peer with its versions, or with what is missing."""
+    peer = PEERS[name]()
+    about = (name, peer.title, peer.saves, peer.by_checkpoint)
+    try:
+        return Row(*about, peer.versions())
+    except ImportError as error:
+        return Row(*about, {}, f"{error}; install the extra peers")
+
+
+@contextmanager
+def server_for(name: str, folder: Path) -> Iterator[Server | None]:
+    """A server of its own for a peer that needs one. Raises Missing."""
+    if not PEERS[name]().database:
+        yield None
+        return
+    with postgres(folder / "postgres") as server:
+        yield server
+
+
+def measured(name: str, size: Size, loads: Mapping[str, tuple[Load, Needed]], folder: Path) -> Row:
+    """One peer, with all its figures, or with why it has none."""
+    found = row(name)
+    if found.missing:
+        return found
+    folder.mkdir()
+    folder.chmod(0o711)
+    try:
+        with server_for(name, folder) as server:
+            versions = {**found.versions, **({"postgresql": server.version} if server else {})}
+            stood = standing.measure(name, size, folder / "standing", server) if size.episodes else None
+            redone = {
+                which: killed.measure(name, load, needed, folder / which, server)
+                for which, (load, needed) in loads.items()
+            }
+    except (Missing, ChildFailed) as error:
+        return replace(found, missing=str(error))
+    return replace(found, versions=versions, stood=stood, redone=redone)
+
+
+def parsed_from(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.peers", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
+    parser.add_argument("--episodes", type=int, default=SIZE.episodes, help="in flight at once; 0 leaves this out")
+    parser.add_argument("--turns", type=int, default=SIZE.turns)
+    parser.add_argument("--record-bytes", type=int, default=SIZE.record_bytes, help="of text in a turn")
+    parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS), help="of the runs that are killed")
+    parser.add_argument("--kill-episodes", type=int, help="of each of them")
+    parser.add_argument("--at-once", type=int, default=LOAD.at_once, help="episodes in flight in them")
+    parser.add_argument("--kills", type=int, default=LOAD.kills, help="0 leaves them out")
+    parser.add_argument(
+        "--interval", type=float, default=LOAD.interval_s, help="seconds between midflight's checkpoints"
+    )
+    parser.add_argument("--seed", type=int, default=LOAD.seed, help="of the times of the kills")
+    parser.add_argument(
+        "--folder", type=Path, help="where to work, and what is left there; default: a temporary folder"
+    )
+    parser.add_argument("--figures", type=Path, help="write all figures to this file")
+    parser.add_argument("--plot", type=Path, help="draw them to this SVG file")
+    parser.add_argument("--from", dest="earlier", type=Path, help="measure nothing: show a file that --figures wrote")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    return parser.parse_args(arguments)
+
+
+def loads_from(parsed: argparse.Namespace) -> dict[str, Load]:
+    """The runs that are killed."""
+    if not parsed.kills:
+        return {}
+    wishes = {"at_once": parsed.at_once, "kills": parsed.kills, "interval_s": parsed.interval, "seed": parsed.seed}
+    wishes |= {"episodes": parsed.kill_episodes} if parsed.kill_episodes else {}
+    return {name: replace(LOADS[name], **wishes) for name in parsed.loads}
+
+
+def measure(parsed: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """All that the command line asks for, one after the other."""
+    size, loads = Size(parsed.episodes, parsed.turns, parsed.record_bytes), loads_from(parsed)
+    folder.chmod(0o711)  # Another user's server has a folder in it.
+    needed = {name: (load, killed.need(load, folder / f"needed-{name}")) for name, load in loads.items()}
+    rows = []
+    for name in parsed.peers:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        rows.append(measured(name, size, needed, folder / name))
+    where = {"python": platform.python_version(), "cores": os.cpu_count(), "load_average": round(os.getloadavg()[0], 1)}
+    return report.summary(rows, size, loads, where)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line."""
+    parsed = parsed_from(arguments)
+    if parsed.earlier:
+        found = report.load_figures(parsed.earlier)
+    else:
+        temporary = tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd())
+        with nullcontext(parsed.folder) if parsed.folder else temporary as name:
+            found = measure(parsed, Path(name))
+    print(report.tables(found))
+    if parsed.figures:
+        parsed.figures.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    if parsed.plot:
+        report.draw(found, parsed.plot)
+    if parsed.json:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
