@@ -17,11 +17,11 @@ import json
 import os
 import platform
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from . import killed, report, standing
@@ -129,9 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if parsed.earlier:
         found = report.load_figures(parsed.earlier)
     else:
-        temporary = tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd())
-        with nullcontext(parsed.folder) if parsed.folder else temporary as name:
-            found = measure(parsed, Path(name))
+        with nullcontext(parsed.folder) if parsed.folder else TemporaryDirectory(prefix=".bench-", dir=".") as name:
+            found = measure(parsed, Path(name).resolve())
     print(report.tables(found))
     if parsed.figures:
         parsed.figures.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

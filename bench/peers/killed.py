@@ -3,6 +3,7 @@
 Every peer runs the same rows before a backend of its own that generates at a steady pace, is killed after the same
 seeded times, counted from when it had imported what it needs, and then runs to its end. The backend's log says how
 many turns were begun and ended, and how many tokens were generated; what is more than one run needs was done again.
+What midflight asks a backend at each start, to see what it can do, counts as tokens generated again, but as no turn.
 """
 
 import json
@@ -20,6 +21,7 @@ from ..endpoint import endpoint, write_rows
 from .child import Order
 from .postgres import Server
 from .standing import ChildFailed, started, told
+from .worlds import CALL_HEADER
 
 POLL_S = 0.1
 LONGEST_S = 1_800.0
@@ -87,11 +89,12 @@ def counted(lines: Iterable[str], needed: Needed, kills: int, whole_s: float) ->
     begun = ended = generated = 0
     for line in lines:
         record: Mapping[str, Any] = json.loads(line)
+        of_a_turn = CALL_HEADER in record["headers"]
         if record["event"] == "begin":
-            begun += 1
+            begun += of_a_turn
         else:
             generated += record["generated"]
-            ended += record["state"] == "finished" and not record["disconnected"]
+            ended += of_a_turn and record["state"] == "finished" and not record["disconnected"]
     return Redone(
         turns=needed.turns,
         tokens=needed.tokens,

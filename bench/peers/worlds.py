@@ -23,6 +23,8 @@ from .protocol import ChatMessage
 TOOL = "increment_counter"
 LETTERS = 7.0
 """Of a word and the space before it, on average."""
+CALL_HEADER = "x-midflight-call"
+"""Has every call of an episode and no other one; the backend notes it."""
 PATIENCE_S = 1_800.0
 """For the reply to one model call, where everything is very busy."""
 
@@ -182,6 +184,7 @@ class LiveWorld:
     def __init__(self, base_url: str, folder: Path, at_once: int, interval_s: float) -> None:
         """`rows.jsonl` is read from the folder, and `finished.jsonl` is written to it."""
         self.base_url, self.at_once, self.interval_s = base_url, at_once, interval_s
+        self._url = f"{base_url}/chat/completions"
         self._rows = [orjson.loads(line) for line in (folder / "rows.jsonl").read_bytes().splitlines()]
         self._tools = [as_chat_tool(tool) for tool in self._rows[0]["responses_create_params"]["tools"]]
         path = folder / "finished.jsonl"
@@ -216,7 +219,7 @@ class LiveWorld:
                 timeout=limits, connector=aiohttp.TCPConnector(limit=0), read_bufsize=2**20
             )
         body = {"model": DEFAULT_MODEL, "messages": list(messages), "tools": self._tools, "stream": True}
-        async with self._sessions[loop].post(f"{self.base_url}/chat/completions", json=body) as answer:
+        async with self._sessions[loop].post(self._url, json=body, headers={CALL_HEADER: "peers"}) as answer:
             answer.raise_for_status()
             deltas = [
                 orjson.loads(line[6:])["choices"][0]["delta"]
