@@ -15,7 +15,7 @@ import anyio.to_thread
 from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import models_json_schema
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -78,6 +78,8 @@ def guarded(token: str, handler: Handler) -> Handler:
             return await handler(request)
         except ParticipantError as error:
             return error_response(error)
+        except ClientDisconnect:
+            return Response(status_code=499)  # Nobody reads it, and nothing is wrong here.
         except Exception as error:
             log.exception("%s raised", request.url.path)
             return error_response(ParticipantError(Code.INTERNAL, f"{error!r:.300}"))
@@ -131,15 +133,23 @@ def malformed(error: ValidationError) -> ParticipantError:
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The body, refused while it streams in where it is too large."""
+    """The body, refused before it is read where it says that it is too large, else while it streams in."""
     chunks: list[bytes] = []
     size = 0
+    if announced(request) > max_bytes:
+        raise ParticipantError(Code.INVALID_REQUEST, f"the body has more than {max_bytes} bytes")
     async for chunk in request.stream():
         size += len(chunk)
         if size > max_bytes:
             raise ParticipantError(Code.INVALID_REQUEST, f"the body has more than {max_bytes} bytes")
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+def announced(request: Request) -> int:
+    """How many bytes the body of a request is said to have; 0 where that is not said."""
+    said = request.headers.get("content-length", "")
+    return int(said) if said.isascii() and said.isdigit() and len(said) < 20 else 0
 
 
 def error_response(error: ParticipantError) -> Response:

@@ -118,8 +118,12 @@ def life_path(life: Life) -> str:
 
 
 def digest_of(route: str, body: Any) -> str:
-    """sha256 over route and body, keys sorted."""
-    return hashlib.sha256(route.encode() + b"\n" + orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    """sha256 over route and body, keys sorted. Raises `invalid_request` for a body that cannot be written again."""
+    try:
+        written = orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
+    except TypeError as error:  # Parsers go deeper than writers.
+        raise ParticipantError(Code.INVALID_REQUEST, f"the body cannot be kept: {error}") from error
+    return hashlib.sha256(route.encode() + b"\n" + written).hexdigest()
 
 
 def error_reply(error: ParticipantError) -> Reply:

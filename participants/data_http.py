@@ -28,6 +28,7 @@ from starlette.types import Receive, Scope, Send
 from store import InvalidName, Life
 
 from .containment import own_task
+from .control_http import announced
 from .data import CALL_HEADER, LIFE_HEADER, CallId, Reply, Request, error_reply
 from .errors import Code, ParticipantError
 from .peer import ERROR_HEADER, EVENT_STREAM, Handler
@@ -172,6 +173,8 @@ def _identity(path: str, named: str | None) -> tuple[Life | None, str]:
 
 async def _body(incoming: HttpRequest) -> Any:
     chunks, size = [], 0
+    if announced(incoming) > MAX_BODY_BYTES:
+        raise ParticipantError(Code.INVALID_REQUEST, f"the body is larger than {MAX_BODY_BYTES} bytes")
     async for chunk in incoming.stream():
         size += len(chunk)
         if size > MAX_BODY_BYTES:

@@ -12,6 +12,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from ..reach import KEPT_ALIVE
+from .bounded import BoundedHttp
 
 BACKLOG = 16_384
 KEEP_ALIVE_S = 600
@@ -76,7 +77,7 @@ def server_of(
     """
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=BoundedHttp,
         loop="none",
         lifespan="off",
         backlog=BACKLOG,
