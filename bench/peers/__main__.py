@@ -73,7 +73,7 @@ def measured(name: str, size: Size, loads: Mapping[str, tuple[Load, Needed]], fo
             }
     except (Missing, ChildFailed) as error:
         return replace(found, missing=str(error))
-    return replace(found, versions=versions, stood=stood, redone=redone)
+    return replace(found, versions=versions, stood=stood, redone=redone, load=round(os.getloadavg()[1], 1))
 
 
 def parsed_from(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -115,12 +115,15 @@ def measure(parsed: argparse.Namespace, folder: Path) -> dict[str, Any]:
     size, loads = Size(parsed.episodes, parsed.turns, parsed.record_bytes), loads_from(parsed)
     folder.chmod(0o711)  # Another user's server has a folder in it.
     needed = {name: (load, killed.need(load, folder / f"needed-{name}")) for name, load in loads.items()}
-    rows = []
+    rows, found = [], dict[str, Any]()
     for name in parsed.peers:
         print(f"{name} ...", file=sys.stderr, flush=True)
         rows.append(measured(name, size, needed, folder / name))
-    where = {"python": platform.python_version(), "cores": os.cpu_count(), "load_average": round(os.getloadavg()[0], 1)}
-    return report.summary(rows, size, loads, where)
+        where = {"python": platform.python_version(), "cores": os.cpu_count()}
+        found = report.summary(rows, size, loads, where)
+        if parsed.figures:  # After each, since a run may take an hour.
+            parsed.figures.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -132,8 +135,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with nullcontext(parsed.folder) if parsed.folder else TemporaryDirectory(prefix=".bench-", dir=".") as name:
             found = measure(parsed, Path(name).resolve())
     print(report.tables(found))
-    if parsed.figures:
-        parsed.figures.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     if parsed.plot:
         report.draw(found, parsed.plot)
     if parsed.json:

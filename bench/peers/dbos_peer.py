@@ -21,7 +21,7 @@ class Dbos:
         restorable="after every step",
         tokens="whatever the step returns",
         prefix="lost",
-        effects="again, those of the step that was cut",
+        effects="again, those of the step that was cut; once for a transaction of its datasource",
         processes="one host",
         whole="no, each workflow by itself",
     )
@@ -103,7 +103,7 @@ class DbosPostgres(Dbos):
         restorable="after every step",
         tokens="whatever the step returns",
         prefix="lost",
-        effects="again, those of the step that was cut; once for a transaction of its own database",
+        effects="again, those of the step that was cut; once for a transaction of its datasource",
         processes="yes, on any number of hosts",
         whole="no, each workflow by itself",
     )

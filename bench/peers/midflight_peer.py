@@ -60,7 +60,7 @@ class Midflight:
     by_checkpoint = True
     saves = Saves(
         restorable="as of the last checkpoint",
-        tokens="yes, as the server named them",
+        tokens="the server's own, where it names them",
         prefix="continued from the checkpoint, where the server can",
         effects="on a tool server's own state: as of the checkpoint; elsewhere: again, those since the checkpoint",
         processes="yes, as of one moment",

@@ -35,6 +35,8 @@ class Row:
     stood: Stood | None = None
     redone: Mapping[str, Redone] = field(default_factory=dict)
     """Of each load."""
+    load: float = 0.0
+    """Of the machine, over the last five minutes of its measuring: other work makes the clock run on."""
 
 
 def summary(rows: Sequence[Row], size: Size, loads: Mapping[str, Load], of_what: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,7 +66,7 @@ def _peer(row: Row, size: Size) -> dict[str, Any]:
             "calls_again": stood.calls_again,
             "equal": stood.equal,
         }
-    return about | {"redone": {name: asdict(redone) for name, redone in row.redone.items()}}
+    return about | {"load_average": row.load, "redone": {name: asdict(redone) for name, redone in row.redone.items()}}
 
 
 def tables(found: Mapping[str, Any]) -> str:
@@ -83,7 +85,7 @@ def tables(found: Mapping[str, Any]) -> str:
 def _cost(peers: Iterable[Mapping[str, Any]]) -> str:
     head = [
         "", "cpu a turn", "clock a turn", "the loop itself, cpu a turn", "bytes a turn", "all restorable after",
-        "restored in", "its cpu", "turns made again", "every message equal",
+        "restored in", "its cpu", "turns made again", "every message equal", "load",
     ]  # fmt: skip
     return _table(
         head,
@@ -99,6 +101,7 @@ def _cost(peers: Iterable[Mapping[str, Any]]) -> str:
                 f"{peer['restore_cpu_s']:.2f} s",
                 f"{peer['calls_again']:,}",
                 "yes" if peer["equal"] else "NO",
+                f"{peer['load_average']:g}",
             ]
             for peer in peers
         ],
