@@ -12,6 +12,7 @@ from bench.peers.killed import Load, Needed, counted
 from bench.peers.peers import PEERS
 from bench.peers.postgres import postgres
 from bench.peers.protocol import Missing
+from bench.peers.report import SAVED
 from bench.peers.standing import Size
 from bench.peers.worlds import CALL_HEADER, Ends, finished, joined
 
@@ -39,7 +40,7 @@ def test_a_peer_that_is_not_installed_is_named(
 def test_every_peer_says_all_that_it_saves() -> None:
     """No cell of the table of what is saved is empty, and no two peers have one title."""
     made = [make() for make in PEERS.values()]
-    assert all(getattr(peer.saves, key) for peer in made for key in peers_bench.report.SAVED)
+    assert all(getattr(peer.saves, key) for peer in made for key in SAVED)
     assert len({peer.title for peer in made}) == len(PEERS)
 
 
