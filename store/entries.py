@@ -17,7 +17,7 @@ appended to a state; `advance` gives the state after it.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, WithJsonSchema
 
 from .errors import (
     CheckpointConflict,
@@ -32,14 +32,22 @@ from .layout import SHA256_RULE, CheckpointId
 from .sealed import FORMAT_MAJOR, FORMAT_MINOR
 
 
-def _parse_checkpoint(value: Any) -> Any:
+def _parse_checkpoint(value: Any) -> CheckpointId:
+    """From its one written form, which is a text."""
+    if isinstance(value, CheckpointId):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("a checkpoint is written as a string")
     try:
-        return CheckpointId.parse(value) if isinstance(value, str) else value
+        return CheckpointId.parse(value)
     except InvalidName as error:
         raise ValueError(error.message) from error
 
 
-Checkpoint = Annotated[CheckpointId, BeforeValidator(_parse_checkpoint), PlainSerializer(str)]
+_CHECKPOINT_SCHEMA = {"type": "string", "description": "<epoch>.<k>"}
+Checkpoint = Annotated[
+    CheckpointId, PlainValidator(_parse_checkpoint), PlainSerializer(str), WithJsonSchema(_CHECKPOINT_SCHEMA)
+]
 Digest = Annotated[str, Field(pattern=f"^{SHA256_RULE}$")]
 Token = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Positive = Annotated[int, Field(ge=1)]

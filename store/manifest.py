@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, PlainSerializer
+from pydantic import AfterValidator, Field, JsonValue, PlainSerializer, PlainValidator
 
 from .entries import Checkpoint, Digest, Document, Natural, Positive, Segment, Token
 from .errors import InvalidName
@@ -17,9 +17,14 @@ from .layout import BlobRef, Life, ProcessName, check_name, check_part_name
 from .sealed import FORMAT_MAJOR, FORMAT_MINOR
 
 
-def _parse_life(value: Any) -> Any:
+def _parse_life(value: Any) -> Life:
+    """From its one written form, which is a text."""
+    if isinstance(value, Life):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("a life is written as a string")
     try:
-        return Life.parse(value) if isinstance(value, str) else value
+        return Life.parse(value)
     except InvalidName as error:
         raise ValueError(error.message) from error
 
@@ -38,7 +43,7 @@ def _valid_part(value: str) -> str:
         raise ValueError(error.message) from error
 
 
-LifeField = Annotated[Life, BeforeValidator(_parse_life), PlainSerializer(str)]
+LifeField = Annotated[Life, PlainValidator(_parse_life), PlainSerializer(str)]
 Name = Annotated[str, AfterValidator(_valid_name)]
 PartName = Annotated[str, AfterValidator(_valid_part)]
 Sha256 = Digest

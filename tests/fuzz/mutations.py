@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 _HOSTILE = [
     "1.1", "0.0", "../x", "r/1.0#0", "ab" * 32, "claim", "ledger", "row", "end", "\x00", "\ud800", "é" * 40, "$bytes",
+    {"epoch": 0, "k": 0}, {"epoch": 1, "k": 1}, {"rollout_id": "r", "epoch": 1, "attempt": 0, "n": -1},
     "http://h:99999", "x" * 5000, 2**63, 2**64, -(2**63) - 1, 10**30, 1e308, float("inf"), float("nan"), -0.0, -1,
 ]  # fmt: skip
 WILD = st.recursive(

@@ -1,5 +1,6 @@
 """Any bytes for any parser: a value that means the same once it has been written again, or the error of its place."""
 
+import re
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ HOSTILE = {
     "colons": b":" * MANY,
 }
 MAX_SECONDS, MAX_BYTES = 3.0, 32 * 2**20
-"""For some thousand bytes of anything; hundredths of a second are usual, and what is quadratic takes minutes."""
+"""Of this process, for some thousand bytes of anything: a tenth of that is usual, and what is quadratic takes minutes."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -67,13 +68,13 @@ def test_what_is_large_or_deep_costs_neither_memory_nor_time(parser: Parser) -> 
     """Whatever a parser makes of it, it ends soon and takes a bounded multiple of what it was given."""
     for name, hostile in HOSTILE.items():
         tracemalloc.start()
-        began = time.monotonic()
+        began = time.process_time()
         try:
             check(parser, hostile)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-        assert time.monotonic() - began < MAX_SECONDS, name
+        assert time.process_time() - began < MAX_SECONDS, name
         assert peak < MAX_BYTES, f"{name}: {peak / 2**20:.0f} MiB"
 
 
@@ -96,6 +97,10 @@ FOUND: list[tuple[str, bytes]] = [
       for odd in (b"NaN", b"1e999", b"-Infinity", b"1" + b"0" * 30)),
     ("wire", next(seed for seed in seeds.messages() if seed.startswith(b"Status\n")).replace(b"1.5", b"Infinity")),
     ("results", seeds.results()[0].replace(b"0.5", b"Infinity")),
+    *(("wire", next(seed for seed in seeds.messages() if seed.startswith(kind)).replace(b'"checkpoint":"1.1"', odd))
+      for kind in (b"Stage", b"Commit\n") for odd in (b'"checkpoint":{"epoch":0,"k":0}', b'"checkpoint":{"epoch":1}')),
+    ("aggregate", re.sub(rb'"scope":\["[^"]*"', b'"scope":[{"rollout_id":"r","epoch":0,"attempt":0,"n":-1}',
+                         seeds.documents("aggregate")()[0])),
 ]  # fmt: skip
 """What was once read wrongly, or raised what it should not."""
 
