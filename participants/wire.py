@@ -82,6 +82,9 @@ RoundField = Annotated[CheckpointId, PlainValidator(_parse_round), PlainSerializ
 FloorField = Annotated[
     Floor, PlainValidator(_parse_floor), PlainSerializer(_write_floor), WithJsonSchema(_FLOOR_SCHEMA)
 ]
+_PAIR_SCHEMA = {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}
+Pair = Annotated[tuple[int, int], WithJsonSchema(_PAIR_SCHEMA)]
+"""As programs that read the description know pairs, too."""
 JSONField = Annotated[dict[str, Any], AfterValidator(_as_sent)]
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -156,7 +159,7 @@ class Stage(RoundCall):
     checkpoint: Ref
     scope: tuple[LifeField, ...]
     """The lives, as the checkpoint has them, that are to be restored."""
-    shard: tuple[int, int] = (0, 1)
+    shard: Pair = (0, 1)
     """Worker k of n: it takes the rollouts that `participants.routing.worker_of` gives it."""
     participants: tuple[str, ...] | None = None
     """`<kind>.<name>` of all that take part, of which the checkpoint must name no other; None to leave that open."""
@@ -221,7 +224,7 @@ class Worked(Message):
     the model where they are of the same boundary: `participants.work.joined` puts them together.
     """
 
-    lives: dict[str, tuple[int, int]]
+    lives: dict[str, Pair]
     """Model calls, and tokens that they generated."""
     boundaries: dict[str, int] = {}
     """At an agent the boundary that comes next, at a model the one whose replies and beginnings are kept."""

@@ -9,6 +9,7 @@ What a request may hold without an answer is bounded elsewhere: bodies by those 
 """
 
 import asyncio
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -42,7 +43,7 @@ class BoundedHttp(HttpToolsProtocol):
         super().data_received(data)
         self._unused = 0 if self._used else self._unused + len(data)
         if self._unused > MAX_HEAD_BYTES and not self.transport.is_closing():
-            if self.cycle is None or self.cycle.response_complete:
+            if not self._is_answering():
                 self.transport.write(_TOO_LARGE)
             self.transport.close()
 
@@ -83,10 +84,14 @@ class BoundedHttp(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """What is no request, behind one that is being answered, has no answer of its own."""
-        if self.cycle is None or self.cycle.response_complete:
+        if not self._is_answering():
             super().send_400_response(msg)
         else:
             self.transport.close()
+
+    def _is_answering(self) -> bool:
+        cycle: Any = self.cycle  # None before the first request, which uvicorn's types do not say.
+        return cycle is not None and not cycle.response_complete
 
     def _expect(self) -> None:
         if self._deadline is None:

@@ -135,8 +135,11 @@ def _memory(pid: int, name: str) -> int:
 
 
 @contextmanager
-def unharmed(of: Target) -> Iterator[None]:
-    """Whatever is done in the block: nothing has changed after it, and the server is small, quick and discreet."""
+def unharmed(of: Target, *, changed: bool = False) -> Iterator[None]:
+    """Whatever is done in the block: nothing has changed after it, and the server is small, quick and discreet.
+
+    With `changed` its status may be another one: whoever has the token may do what it allows.
+    """
     pid, before = of.pid, of.status()
     log = of.server.log.stat().st_size
     Path(f"/proc/{pid}/clear_refs").write_text("5")  # The height of its memory begins anew.
@@ -144,7 +147,8 @@ def unharmed(of: Target) -> Iterator[None]:
     yield
     until(lambda: of.answers_in() < SOON_S, 10.0)  # A busy machine may need another try.
     assert of.pid == pid
-    assert of.status() == before
+    after = of.status()
+    assert changed or {name: (before[name], value) for name, value in after.items() if value != before[name]} == {}
     height = _memory(pid, "VmHWM") - memory
     assert height < MAX_GROWTH, f"it took {height / 2**20:.0f} MiB"
     said = of.server.log.read_bytes()

@@ -26,6 +26,6 @@ def test_the_control_plane_answers_as_it_is_described(tmp_path: Path) -> None:
                    "--phases", "examples,coverage,fuzzing", "--max-time", str(LONGEST_S), "--max-examples", "10",
                    "--seed", "1", "--request-timeout", "10", "--no-shrink", "--max-failures", "3", "--no-color",
                    "--generation-database", "none", "--warnings", "off"]  # fmt: skip
-        with unharmed(attacked):
+        with unharmed(attacked, changed=True):
             ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False)
     assert ran.returncode == 0, ran.stdout[-6000:] + ran.stderr[-2000:]

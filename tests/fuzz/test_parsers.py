@@ -37,7 +37,7 @@ HOSTILE = {
     "colons": b":" * MANY,
 }
 MAX_SECONDS, MAX_BYTES = 3.0, 32 * 2**20
-"""Of this process, for some thousand bytes of anything: a tenth of that is usual, and what is quadratic takes minutes."""
+"""Of this process, for some thousand bytes of anything: a tenth of that is usual, and what is quadratic, minutes."""
 
 
 @pytest.fixture(autouse=True, scope="module")
