@@ -56,7 +56,7 @@ def test_a_name_is_no_path(attacked: Target, trick: str) -> None:
         for way in (f"{CONTROL_PREFIX}/{trick}", f"{CONTROL_PREFIX}/status/{trick}", f"{trick}{CONTROL_PREFIX}/status",
                     f"/ledger/v1/{trick}/rows", f"/ledger/v1/{trick}/manifest", f"/rollouts/{trick}/1.0.3/v1/models",
                     f"/{trick}", f"/ledger/v1/r0/rows?version={trick}"):  # fmt: skip
-            for method in ("GET", "POST", "DELETE"):
+            for method in ("GET", "POST"):
                 for headers in ([], [BEARER]):
                     found = attacked.ask(f"{method} {way}", headers)
                     assert found in {0, 307, 400, 401, 404, 405, 410, 422} or (method, found) == ("GET", 200), way
