@@ -217,9 +217,9 @@ def test_what_is_no_http_is_refused(attacked: Target, said: bytes) -> None:
 def test_whoever_leaves_in_the_middle_of_a_body_is_no_defect(attacked: Target) -> None:
     """With the token, too: nothing is logged."""
     with unharmed(attacked):
-        before = attacked.server.log.read_bytes()
+        before = len(attacked.server.log.read_bytes())
         for _ in range(20):
             attacked.say(_request("adopt", [BEARER], 1000) + b"{", wait=False)
         assert attacked.get("/health").status_code == 200
-        assert attacked.server.log.read_bytes() == before
+        assert b"Disconnect" not in attacked.server.log.read_bytes()[before:]
     assert AUTHORIZED["authorization"].endswith(TOKEN)
