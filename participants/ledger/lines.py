@@ -24,7 +24,7 @@ import orjson
 from store import InvalidName, Life
 
 from ..errors import Code, ParticipantError
-from .rows import Row, Tail
+from .rows import Row, Tail, count_of, text_of
 
 FORMAT = 1
 LEDGER, ROW, FREEZE, END = "ledger", "row", "freeze", "end"
@@ -183,10 +183,10 @@ def _take(found: Found, line: bytes) -> None:
     if kind == LEDGER:
         if value["format"] != FORMAT:
             raise _corrupt(f"format {value['format']!r:.20} is not known here")
-        life, source = Life.parse(value["life"]), _text(value["source"])
+        life, source = Life.parse(value["life"]), text_of(value["source"])
         if source:
             Life.parse(source)
-        carried, chain = _count(value["carried"]), _text(value["carried_chain"])
+        carried, chain = count_of(value["carried"]), text_of(value["carried_chain"])
         if not carried and chain != found.tail.chain:
             raise _corrupt("it carries nothing, and names a chain")
         found.life, found.source, found.carried, found.carried_chain = life, source, carried, chain
@@ -240,24 +240,12 @@ def _receipt_of(value: Mapping[str, Any]) -> Receipt:
     """Raises TypeError or ValueError where it is none."""
     receipt = Receipt(**value)
     for name in _COUNTS:
-        _count(getattr(receipt, name))
+        count_of(getattr(receipt, name))
     for name in _TEXTS:
-        _text(getattr(receipt, name))
+        text_of(getattr(receipt, name))
     if type(receipt.found) is not bool:
         raise TypeError(f"{receipt.found!r:.50} is neither true nor false")
     return receipt
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r:.50} is no count")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r:.50} is no text")
-    return value
 
 
 def _kind(line: bytes) -> str:

@@ -174,12 +174,12 @@ class Row:
             values = dict(value)
             values["life"] = Life.parse(values["life"])
             values["segments"] = tuple(_segment(each) for each in values["segments"])
-            values["staged"] = tuple(_text(each) for each in values["staged"])
+            values["staged"] = tuple(text_of(each) for each in values["staged"])
             values["inline"] = _inline(values["inline"])
             for name in _COUNTS:
-                _count(values[name])
+                count_of(values[name])
             for name in _TEXTS:
-                _text(values[name])
+                text_of(values[name])
             row = cls(**values)
         except (KeyError, TypeError, ValueError, AttributeError, InvalidName) as error:
             raise _malformed(f"a row is malformed: {error!r:.200}") from error
@@ -294,16 +294,18 @@ def _packed(text: Any) -> bytes:
 
 def _segment(value: Any) -> Segment:
     start, count, weights = value
-    return Segment(_count(start), _count(count), _text(weights))
+    return Segment(count_of(start), count_of(count), text_of(weights))
 
 
-def _count(value: Any) -> int:
+def count_of(value: Any) -> int:
+    """A field that is a count. Raises ValueError for another one."""
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r:.50} is no count")
     return value
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """A field that is text. Raises TypeError for another one."""
     if not isinstance(value, str):
         raise TypeError(f"{value!r:.50} is no text")
     return value
