@@ -94,6 +94,7 @@ async def fail_each(name: str, kind: str, folder: Path, step: int) -> str:
         nth += step
 
 
+@pytest.mark.enumerated(4)
 @pytest.mark.unit
 @pytest.mark.parametrize("kind", FAULTS)
 @pytest.mark.parametrize("name", WORKS)

@@ -82,6 +82,7 @@ async def struck_by(
     return backend.struck, ended
 
 
+@pytest.mark.enumerated(4)
 @each_or_every_third
 @pytest.mark.parametrize("kind", FAULTS)
 @pytest.mark.parametrize("name", WORKS)
@@ -105,6 +106,7 @@ async def test_whichever_call_fails_nothing_is_lost_and_the_work_can_be_repeated
     tally(f"{name}, {kind}", f"{points} calls, {dict(endings)}")
 
 
+@pytest.mark.enumerated(4)
 @each_or_every_third
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("name", WORKS)

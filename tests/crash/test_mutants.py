@@ -41,6 +41,7 @@ PLANTED: list[tuple[str, MakeOps, MakeBackend]] = [
 ]
 
 
+@pytest.mark.enumerated(4)
 @pytest.mark.parametrize(("scene", "ops", "make"), PLANTED)
 async def test_a_planted_fault_leaves_a_state_that_is_refused(
     scene: str, ops: MakeOps, make: MakeBackend, tmp_path: Path

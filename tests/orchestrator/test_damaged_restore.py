@@ -39,6 +39,7 @@ async def assert_refused(at: Party, k: int, store: Store, ref: Ref, scope: int, 
     await at.assert_open()
 
 
+@pytest.mark.enumerated(4)
 @pytest.mark.parametrize("scope", [1, len(LIVES)])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_bit_anywhere_in_a_share_fails_the_whole_restore_by_name(kind: str, scope: int) -> None:

@@ -83,6 +83,7 @@ async def test_a_restore_without_a_participant_of_the_checkpoint_is_refused_by_i
         assert at.brought() == [3, 3, 3, 3, 0]
 
 
+@pytest.mark.enumerated(4)
 @pytest.mark.fault(42)
 @pytest.mark.parametrize("nth", range(4))
 @pytest.mark.parametrize("step", ["stage", "activate"])

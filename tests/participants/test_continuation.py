@@ -120,6 +120,7 @@ async def saved_then_killed(save_at: str, kill_at: str, **options: Any) -> None:
     assert set(journal.begun) == set(WHOLE)
 
 
+@pytest.mark.enumerated(4)
 @pytest.mark.unit
 @pytest.mark.parametrize("save_at", POINTS)
 async def test_a_checkpoint_at_any_point_is_continued_after_a_late_kill(save_at: str) -> None:
@@ -127,6 +128,7 @@ async def test_a_checkpoint_at_any_point_is_continued_after_a_late_kill(save_at:
     await saved_then_killed(save_at, save_at if save_at in CLOSING else CLOSING[-1])
 
 
+@pytest.mark.enumerated(4)
 @pytest.mark.unit
 @pytest.mark.parametrize("kill_at", POINTS[7:])
 async def test_a_kill_at_any_point_repeats_only_what_came_after_the_checkpoint(kill_at: str) -> None:
@@ -134,6 +136,7 @@ async def test_a_kill_at_any_point_repeats_only_what_came_after_the_checkpoint(k
     await saved_then_killed(MODEL[0], kill_at)
 
 
+@pytest.mark.enumerated(4)
 @pytest.mark.unit
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_kill_right_after_a_checkpoint_repeats_only_what_was_in_flight(point: str) -> None:

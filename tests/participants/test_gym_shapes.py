@@ -98,6 +98,7 @@ async def gym(kind: type[ResourcesServer], dialect: Any) -> AsyncIterator[httpx.
     backend.close()
 
 
+@pytest.mark.enumerated(4)
 @pytest.mark.parametrize("life", ["", "r7/1.0#0"])
 @pytest.mark.parametrize("dialect", ["responses", "chat"])
 @pytest.mark.parametrize("server", ["environment", "agent"])

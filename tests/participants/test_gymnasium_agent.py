@@ -123,6 +123,7 @@ def undisturbed() -> dict[str, Any]:
     return anyio.run(partial(uninterrupted, ROWS, **GAME))
 
 
+@pytest.mark.enumerated(4)
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_game_killed_at_any_boundary_goes_on_with_the_same_cards(
     point: str, undisturbed: dict[str, Any]

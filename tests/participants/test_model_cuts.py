@@ -29,6 +29,7 @@ from tests.support.placed_model import (
 pytestmark = [pytest.mark.unit, pytest.mark.anyio]
 
 
+@pytest.mark.enumerated(4)
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("name", BODIES)
 async def test_a_cut_call_continues_and_its_reply_is_the_uncut_one(name: str, stream: bool) -> None:

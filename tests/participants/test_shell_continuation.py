@@ -98,6 +98,7 @@ async def killed_at(kind: Any, row: dict[str, Any], point: str) -> None:
     assert (expected["reward"], expected["wrong_files"]) == (float(not wrong), wrong)
 
 
+@pytest.mark.enumerated(4)
 @pytest.mark.unit
 @pytest.mark.parametrize("point", POINTS[1::3])
 @pytest.mark.parametrize("right", [True, False], ids=["right", "wrong"])

@@ -71,6 +71,7 @@ def undisturbed() -> dict[str, Any]:
     return anyio.run(partial(uninterrupted, ROWS, **OFFICE))
 
 
+@pytest.mark.enumerated(4)
 @pytest.mark.parametrize("point", POINTS)
 async def test_an_office_killed_at_any_boundary_goes_on_with_its_tables(
     point: str, undisturbed: dict[str, Any]

@@ -40,6 +40,7 @@ LARGE = {
 }
 
 
+@pytest.mark.enumerated(4)
 @pytest.mark.unit
 @pytest.mark.parametrize("scene", SMALL)
 def test_no_schedule_breaks_a_promise(scene: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -198,6 +198,7 @@ POINTS = (
 """Where rollout A is, past the checkpoint, when somebody is lost; the first one is right at it."""
 
 
+@pytest.mark.enumerated(4)
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("role", ROLES)
 async def test_whoever_is_lost_and_wherever_a_rollout_is_every_row_is_there_once(
@@ -224,6 +225,7 @@ async def test_whoever_is_lost_and_wherever_a_rollout_is_every_row_is_there_once
     assert at.run.summary.servers_lost == 1
 
 
+@pytest.mark.enumerated(4)
 @pytest.mark.parametrize("second", ROLES)
 @pytest.mark.parametrize("first", ROLES)
 async def test_a_server_that_is_lost_while_another_one_is_made_good_for_ends_that_epoch_too(

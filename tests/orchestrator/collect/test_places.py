@@ -124,6 +124,7 @@ OWN: list[tuple[str, dict[str, str], Prepare, str]] = [
 ]
 
 
+@pytest.mark.enumerated(4)
 @pytest.mark.anyio
 @pytest.mark.parametrize(("places", "prepare", "says"), [case[1:] for case in OWN], ids=[case[0] for case in OWN])
 async def test_a_place_that_is_the_runs_own_or_takes_nothing_is_refused_before_the_claim(

@@ -100,6 +100,7 @@ async def view(root: Path) -> Any:
 WORKS = [begin, begin_carried, append, append_first, freeze, retire, delete]
 
 
+@pytest.mark.enumerated(4)
 @pytest.mark.parametrize("how", ["failed", "died", "died half way through a write"])
 @pytest.mark.parametrize("work", WORKS)
 async def test_every_system_call_may_fail(tmp_path: Path, work: Work, how: str) -> None:
