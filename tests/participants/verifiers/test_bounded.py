@@ -35,12 +35,12 @@ anyio.run(main)
 """
 
 
-def children(pid: int) -> list[int]:
-    """Pids of the children of a process, whichever of its threads has started them, that have not ended."""
+def children(pid: int | None = None) -> list[int]:
+    """Pids of a process's children that do such work, of this one's without; it may have others."""
     found: list[int] = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+    for path in Path(f"/proc/{pid or os.getpid()}/task").glob("*/children"):
         found += [int(child) for child in path.read_text().split()]
-    return [child for child in found if is_there(child)]
+    return [child for child in found if b"bounded_child" in _command(child) and is_there(child)]
 
 
 def is_there(pid: int) -> bool:
@@ -51,14 +51,20 @@ def is_there(pid: int) -> bool:
         return False
 
 
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 @pytest.fixture
 async def work() -> AsyncIterator[BoundedWork]:
     """One child at a time; none is left in the end."""
-    before = await anyio.to_thread.run_sync(children, os.getpid())
     made = BoundedWork(1)
     yield made
     await made.aclose()
-    assert set(await anyio.to_thread.run_sync(children, os.getpid())) <= set(before)
+    assert await anyio.to_thread.run_sync(children) == []
 
 
 async def test_work_that_does_not_end_is_ended_and_its_child_replaced(work: BoundedWork) -> None:
@@ -92,9 +98,9 @@ async def test_a_child_that_somebody_kills_is_a_failure_and_no_answer(work: Boun
     """It says nothing of the work, which is neither done nor used up; the next one is done."""
 
     def kill() -> None:
-        until(lambda: children(os.getpid()))
-        for child in children(os.getpid()):
-            os.kill(child, signal.SIGKILL)
+        until(children)
+        [child] = children()
+        os.kill(child, signal.SIGKILL)
 
     failures: list[ParticipantError] = []
 
@@ -132,9 +138,9 @@ async def test_a_caller_that_gives_up_leaves_no_child_at_work(work: BoundedWork)
                 await work.do("find_answer", LONG_S, **SLOW)
 
             group.start_soon(slow)
-            await anyio.to_thread.run_sync(until, lambda: children(os.getpid()))
+            await anyio.to_thread.run_sync(until, children)
             group.cancel_scope.cancel()
-    assert await anyio.to_thread.run_sync(children, os.getpid()) == []
+    assert await anyio.to_thread.run_sync(children) == []
 
 
 async def test_what_a_library_prints_is_no_reply(work: BoundedWork) -> None:
