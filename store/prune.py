@@ -95,12 +95,16 @@ async def survey(store: Store, policy: Retention, chain: Chain | None = None) ->
     return Survey(len(chain.entries), tuple(decisions), tuple(sorted(leftovers)), tuple(doomed))
 
 
-async def prune(store: Store, policy: Retention, progress: Progress | None = None) -> PruneReport:
-    """Delete what the policy drops and what dead ids left behind. Raises what reading and appending to the chain
-    raises, and CorruptCheckpoint where a kept checkpoint cannot be read, so that its blobs are not known; a failure to
-    delete is reported and not raised.
+async def prune(
+    store: Store, policy: Retention, progress: Progress | None = None, *, chain: Chain | None = None
+) -> PruneReport:
+    """Delete what the policy drops and what dead ids left behind. `chain` is one that was read before, to read on from.
+
+    Raises what reading and appending to the chain raises, and CorruptCheckpoint where a kept checkpoint cannot be read,
+    so that its blobs are not known; a failure to delete is reported and not raised.
     """
-    chain = await store.chain()
+    chain = chain or Chain(store.backend, store.run_id, store.limits)
+    await chain.refresh()
     resumed = [plan.n for plan in chain.state.plans]
     while True:
         found = await _look(store, policy, chain)

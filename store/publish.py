@@ -11,7 +11,7 @@ checkpoint exists.
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Literal
@@ -38,6 +38,8 @@ from .externals import check_externals
 from .layout import CHECKPOINTS_PREFIX, BlobRef, CheckpointId, Life, aggregate_key, parse_checkpoint_key
 from .manifest import AggregateManifest, Dropped, External, ParticipantRef, StateDocument, software_versions
 from .opened import lives_by_text, load_frames, load_participant
+from .prune import PruneReport, prune
+from .retention import Retention
 from .root import Store
 from .sealed import build, digest_of, seal_within
 from .statedoc import StateValue, encode_state
@@ -188,6 +190,17 @@ class Controller:
             await self._chain.refresh()
         if self._chain.state.epoch > self.epoch:
             raise Fenced(self.epoch, self._chain.state.epoch)
+
+    async def prune(self, policy: Retention, *, sweep_after_s: float | None = None) -> PruneReport:
+        """As `store.prune`, of which the chain need not be read again from its beginning: it only grows.
+
+        `sweep_after_s` instead of that of the limits.
+        """
+        store = self._store
+        if sweep_after_s is not None:
+            store = replace(store, limits=replace(store.limits, sweep_after_s=sweep_after_s))
+        async with self._lock:
+            return await prune(store, policy, chain=self._chain)
 
     async def _refuse_early(self, checkpoint: CheckpointId) -> None:
         """Write nothing for a checkpoint that a plan names, or that a higher epoch keeps from being published."""

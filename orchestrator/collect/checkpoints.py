@@ -25,10 +25,8 @@ from store import (
     Ref,
     Retention,
     RootMissing,
-    Store,
     StoreError,
     UnsafeObject,
-    prune,
 )
 
 from ..coordination import retire
@@ -76,7 +74,6 @@ class Checkpoints:
         table: CheckpointTable,
         collector: Collector,
         fleet: Fleet,
-        store: Store,
         controller: Controller,
         fingerprint: dict[str, str],
     ) -> None:
@@ -84,7 +81,6 @@ class Checkpoints:
         self._table = table
         self._collector = collector
         self._fleet = fleet
-        self._store = store
         self._controller = controller
         self._fingerprint = fingerprint
         self._one_at_a_time = anyio.Lock()
@@ -210,16 +206,15 @@ class Checkpoints:
         if self._pruned is not None and time.monotonic() - self._pruned < PRUNE_EVERY_S:
             return
         self._pruned = time.monotonic()
-        await self._prune_in(self._store)
+        await self._prune_with(None)
 
     async def sweep(self, *, older_than_s: float) -> None:
         """Prune once more, and remove what lay there before this start: only killed or fenced ones have left it."""
-        limits = replace(self._store.limits, sweep_after_s=max(0.0, older_than_s - CLOCK_STEP_S))
-        await self._prune_in(replace(self._store, limits=limits))
+        await self._prune_with(max(0.0, older_than_s - CLOCK_STEP_S))
 
-    async def _prune_in(self, store: Store) -> None:
+    async def _prune_with(self, sweep_after_s: float | None) -> None:
         try:
-            await prune(store, Retention(keep_last=self._table.keep_last))
+            await self._controller.prune(Retention(keep_last=self._table.keep_last), sweep_after_s=sweep_after_s)
         except Fenced:
             raise
         except StoreError as error:

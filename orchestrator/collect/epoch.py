@@ -150,7 +150,7 @@ async def _collect(run: Run, world: World, watching: anyio.CancelScope) -> None:
     collector = Collector(run.config, world, ledger, writer, run.emit, run.earlier, run.tally)
     if run.store is not None and run.controller is not None and world.fleet is not None:
         table = run.config.checkpoint
-        run.checkpoints = Checkpoints(table, collector, world.fleet, run.store, run.controller, run.fields)
+        run.checkpoints = Checkpoints(table, collector, world.fleet, run.controller, run.fields)
     if first:
         run.summary.found_done = len(ledger.done)
         _tell_start(run, ledger, world)

@@ -107,7 +107,7 @@ async def inside(config: Config, upstream: OneTool) -> AsyncIterator[Inside]:
         ledger = RunLedger.begin(controller.epoch, rollouts, done, before.scope, before.restarts)
         collector = Collector(config, world, ledger, writer, lambda name, facts: events.append((name, facts)))
         assert world.fleet is not None
-        checkpoints = Checkpoints(config.checkpoint, collector, world.fleet, store, controller, {})
+        checkpoints = Checkpoints(config.checkpoint, collector, world.fleet, controller, {})
         group.start_soon(collector.run)
         yield Inside(store, controller, world, collector, checkpoints, events)
         group.cancel_scope.cancel()
