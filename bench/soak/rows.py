@@ -13,6 +13,8 @@ WRONG_EVERY = 7
 """One row in so many expects a sum that is not reached, so that a reward of 1.0 for everybody is found."""
 _OF_A_LIFE = frozenset({"_midflight_life", "_ng_attempt_index"})
 MOST_TOLD = 5
+_CALL_TOKENS = 32
+"""Of one call of the tool, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +28,8 @@ class Shape:
     tokens_per_s: float
 
     def shortest_s(self) -> float:
-        """What a rollout takes at least; it has a few tokens more than the plain words."""
-        return (self.turns + 1) * self.filler / self.tokens_per_s
+        """What a rollout takes at least."""
+        return ((self.turns + 1) * self.filler + self.turns * _CALL_TOKENS) / self.tokens_per_s
 
 
 def amounts(number: int, turns: int) -> list[int]:

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -61,12 +62,16 @@ class Soak:
         self._began = time.monotonic()
         self._backend: Backend
         self._fleets: list[Fleet] = []
+        self._operator = ThreadPoolExecutor(1)
+        """Prunes beside the runs, and holds up nothing here."""
+        self._pruning: Future[str] | None = None
 
     def run(self) -> None:
         """All of it; what was wrong stands in the journal. Whatever happens, nothing lives on."""
         plan = self.plan
         with ExitStack() as stack:
             stack.callback(self.journal.close)
+            stack.callback(self._operator.shutdown)
             self._note("plan", **asdict(plan), rollouts=plan.rollouts(), pid=os.getpid())
             write_rows(self.folder / "rows.jsonl", plan.rollouts(), plan.shape)
             self._backend = Backend(self.folder, plan.shape.tokens_per_s)
@@ -120,10 +125,12 @@ class Soak:
             if now >= look_at:
                 self._look()
                 look_at = now + self.plan.look_every_s
-            if now >= prune_at:
+            if now >= prune_at and (self._pruning is None or self._pruning.done()):
                 self._prune(next(pruned))
                 prune_at = now + PRUNE_EVERY_S
             time.sleep(TICK_S)
+        if self._pruning is not None:
+            self._pruning.result()
 
     def _in_turn(self) -> Iterator[Fleet]:
         while True:
@@ -144,9 +151,10 @@ class Soak:
         self._note("strike", fleet=strike.fleet, victim=strike.victim, hit=hit)
 
     def _prune(self, fleet: Fleet) -> None:
-        began = time.monotonic()
-        wrong = places.prune_old(fleet.store)
-        self._note("pruned", fleet=fleet.name, wrong=wrong, took_s=round(time.monotonic() - began, 3))
+        """Begin; what went wrong the last time is told."""
+        if self._pruning is not None and (wrong := self._pruning.result()):
+            self._note("told", fleet="", event="prune_failed", facts=wrong)
+        self._pruning = self._operator.submit(places.prune_old, fleet.store)
 
     def _look(self) -> None:
         mine = [("backend", self._backend.process.pid), ("soak", os.getpid())]

@@ -3,7 +3,7 @@
 Judged is the second half of the time: a process that is new is still filling its caches. That half is cut into equal
 stretches, and a straight line is laid through the medians of their points, so that one odd point moves nothing and
 neighbouring points, which are alike, do not count as so many proofs. What the line rises by at least over the half,
-with 95 % certainty, is held against what is tolerated; so a long run finds a slow growth, and a short one only a fast one.
+with 95 % certainty, is held against what is tolerated: a long run finds a slow growth, a short one only a fast one.
 """
 
 import math
