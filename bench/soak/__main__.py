@@ -6,6 +6,7 @@ python -m bench.soak --report FOLDER
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -35,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--svg", type=Path, help="draw the picture there as well")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parsed = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # Nothing that it started lives on.
     with ExitStack() as stack:
         folder = parsed.report or parsed.folder
         if folder is None:
