@@ -44,7 +44,7 @@ from .telemetry import names
 from .upstream import Upstream
 
 MAX_BREAKS = 3
-"""How often one call goes on after its stream broke off, as long as each time something came."""
+"""How often one call goes on after its stream broke off; also where nothing had come, so that nothing is lost."""
 NO_PREFIX = Prefix()
 log = logging.getLogger("midflight.model")
 _ANYTHING = Prefix(prompt=(0,), ids=(0,))
@@ -159,19 +159,13 @@ class Generator:
         return request.route not in self.known.ids_routes and ranks_of(request.route, request.body) is not None
 
     async def _streamed(self, flight: Flight) -> Made:
-        breaks, had = 0, 0
-        while True:
+        for _ in range(MAX_BREAKS):
             try:
                 return await self._once(flight)
             except ParticipantError as error:
-                prefix = flight.prefix()
-                here = len(prefix.ids or ()) if prefix else 0
-                breaks += 1
-                came = here > had or bool(prefix and prefix.finish)
-                goes_on = error.details.get("reason") in GOES_ON and came and breaks <= MAX_BREAKS
-                if not goes_on:
+                if error.details.get("reason") not in GOES_ON:
                     raise
-                had = here
+        return await self._once(flight)
 
     async def _once(self, flight: Flight) -> Made:
         prefix = await self.whole_prefix(flight)

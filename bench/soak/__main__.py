@@ -17,16 +17,18 @@ from .fleets import VICTIMS
 from .report import Report, draw
 from .soak import Plan, Soak
 
+USUAL = Plan(minutes=10.0)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; 1 where something was wrong, or grows, or the soak did not come to its end."""
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--minutes", type=float, default=10.0, help="with kills; the end takes some more")
-    parser.add_argument("--seed", type=int, default=Plan.seed, help="of the kills")
-    parser.add_argument("--kill-every", type=float, default=Plan.kill_every_s, help="seconds, on average")
-    parser.add_argument("--look-every", type=float, default=Plan.look_every_s, help="seconds between samples")
-    parser.add_argument("--interval", type=float, default=Plan.interval_s, help="seconds between checkpoints")
-    parser.add_argument("--concurrency", type=int, default=Plan.concurrency, help="rollouts in flight of each fleet")
+    parser.add_argument("--minutes", type=float, default=USUAL.minutes, help="with kills; the end takes some more")
+    parser.add_argument("--seed", type=int, default=USUAL.seed, help="of the kills")
+    parser.add_argument("--kill-every", type=float, default=USUAL.kill_every_s, help="seconds, on average")
+    parser.add_argument("--look-every", type=float, default=USUAL.look_every_s, help="seconds between samples")
+    parser.add_argument("--interval", type=float, default=USUAL.interval_s, help="seconds between checkpoints")
+    parser.add_argument("--concurrency", type=int, default=USUAL.concurrency, help="rollouts in flight of each fleet")
     parser.add_argument("--fleets", nargs="+", choices=list(VICTIMS), default=list(VICTIMS), help="which of them run")
     parser.add_argument("--url", default="", help="below which the stores are; default: in the folder")
     parser.add_argument("--folder", type=Path, help="keep everything here; default: a temporary folder right here")

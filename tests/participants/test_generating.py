@@ -117,6 +117,27 @@ async def test_a_stream_that_ends_without_a_reason_is_continued_also_in_its_rest
     assert (made.whole.ids, made.continued, len(upstream.asked)) == ((1, 5, 7, 2), 2, 3)
 
 
+HEAD = b"data: " + orjson.dumps({"id": "x", "choices": [], "prompt_token_ids": [9, 9]}) + b"\n\n"
+"""What comes before the first token."""
+
+
+async def test_a_stream_that_breaks_off_before_its_first_token_is_asked_for_again() -> None:
+    """Nothing is lost by it, and a server that was killed just then costs the caller no more than at any other time."""
+    error = ParticipantError(Code.MODEL_FAILED, "broken", {"reason": "broke_off"})
+    upstream = Breaking([HEAD], error, [said("a", [1, 2], "stop")])
+    made = await generator_of(upstream).make(Flight(Request(route=CHAT, body=BODY, life=LIFE, call=CALL)))
+    assert made.reply.body["choices"][0]["message"]["content"] == "a"
+    assert (made.continued, upstream.asked) == (0, [CHAT, CHAT])
+
+
+async def test_a_server_that_always_breaks_off_before_its_first_token_is_asked_four_times() -> None:
+    """Then the caller is told."""
+    upstream = Breaking([HEAD], None, [HEAD] * 9)
+    with pytest.raises(ParticipantError, match="ended before the generation"):
+        await generator_of(upstream).make(Flight(Request(route=CHAT, body=BODY, life=LIFE, call=CALL)))
+    assert upstream.asked == [CHAT] * 4
+
+
 @pytest.mark.parametrize(("kind", "content"), [("vllm", "abc"), ("midflight", "a")])
 async def test_a_field_that_a_backend_does_not_know_has_no_effect_on_a_rest(kind: str, content: str) -> None:
     """The stop string that is completed after a cut stays only where an uncut call would have kept it."""
