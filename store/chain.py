@@ -61,6 +61,12 @@ class Chain:
         """What the last entry sums up."""
         return self.entries[-1].state if self.entries else State()
 
+    def copy(self) -> "Chain":
+        """Another one that has read as far, for another task."""
+        made = Chain(self._backend, self.run_id, self._limits)
+        made.entries, made.known = [*self.entries], self.known.copy()
+        return made
+
     async def refresh(self) -> None:
         """Read forward to the first absent slot. Raises CorruptChain."""
         hint = 0 if self.entries else await self._hint()

@@ -202,6 +202,12 @@ class Known:
         self.deleted: dict[CheckpointId, int] = {}
         """Named in a plan, open or ended, with the entry that planned it."""
 
+    def copy(self) -> "Known":
+        """Another one that knows as much."""
+        made = Known()
+        made.refs, made.deleted = {**self.refs}, {**self.deleted}
+        return made
+
     def add(self, entry: Entry) -> None:
         """Take the next entry into account."""
         match entry.action:

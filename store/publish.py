@@ -192,15 +192,14 @@ class Controller:
             raise Fenced(self.epoch, self._chain.state.epoch)
 
     async def prune(self, policy: Retention, *, sweep_after_s: float | None = None) -> PruneReport:
-        """As `store.prune`, of which the chain need not be read again from its beginning: it only grows.
+        """As `store.prune`, without reading the chain again from its beginning: it only grows.
 
-        `sweep_after_s` instead of that of the limits.
+        `sweep_after_s` instead of that of the limits. A publication does not wait for it.
         """
         store = self._store
         if sweep_after_s is not None:
             store = replace(store, limits=replace(store.limits, sweep_after_s=sweep_after_s))
-        async with self._lock:
-            return await prune(store, policy, chain=self._chain)
+        return await prune(store, policy, chain=self._chain.copy())
 
     async def _refuse_early(self, checkpoint: CheckpointId) -> None:
         """Write nothing for a checkpoint that a plan names, or that a higher epoch keeps from being published."""

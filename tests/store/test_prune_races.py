@@ -4,14 +4,19 @@ import anyio
 import pytest
 
 from store import (
+    CheckpointId,
     Controller,
     Draft,
     MemoryBackend,
+    Record,
+    Retention,
     Store,
     claim,
+    copy_checkpoint,
+    open_checkpoint,
     prune,
 )
-from tests.support.checkpoints import SMALL_PARTS
+from tests.support.checkpoints import AGENT, SMALL_PARTS, life, store_with
 from tests.support.prunable import LAST, RUN, World, publish_cursors, unfinished, world_with
 from tests.support.rounds import read_cursor
 
@@ -108,6 +113,62 @@ async def test_a_publication_amid_a_prune_is_never_harmed(verb: str) -> None:
             break
         nth += 1
     assert nth > (2 if verb == "create" else 10)
+
+
+@pytest.mark.parametrize("verb", ["get", "create"])
+async def test_a_controller_publishes_while_it_prunes(verb: str) -> None:
+    """At every read and every write of its own prune: neither waits for the other, and the new head is kept."""
+    nth, met = 1, 0
+    while True:
+        world = World()
+        act = LatePublish()
+        store = Store(Interrupted(world, verb, nth, act), RUN, SMALL_PARTS)
+        async with claim(store) as controller:
+            await publish_cursors(world.store, controller, [0, 1])
+            act.own = Publish(controller, await unfinished(world.store, controller, 2))
+            with anyio.fail_after(2):
+                await controller.prune(LAST)
+            assert controller.head is not None
+            assert await read_cursor(world.store, controller.head) == (2 if act.own.done else 1)
+            met += act.own.done
+        if not act.done:
+            break
+        nth += 1
+    assert met >= 2
+
+
+class LatePublish(Act):
+    """A publication by the controller that prunes, once there is something to publish."""
+
+    own: Publish | None = None
+
+    async def __call__(self) -> None:
+        await super().__call__()
+        if self.own is not None:
+            await self.own()
+
+
+class Copy(Act):
+    """An import of a checkpoint that needs a blob of an earlier one."""
+
+    def __init__(self, source: Store, world: World) -> None:
+        self._source = source
+        self._store = world.client()[1]
+
+    async def __call__(self) -> None:
+        await super().__call__()
+        await copy_checkpoint(self._source, self._store, CheckpointId(1, 2))
+
+
+async def test_an_import_amid_a_prune_keeps_the_blobs_that_it_needs() -> None:
+    """Right before the plan is written: the plan was made without it, so the prune has to look again."""
+    shares = {AGENT: [Record(life("r0"), {"file": bytes(300)})]}
+    source, world, first = await store_with(shares, shares), World(), CheckpointId(1, 1)
+    await copy_checkpoint(source, world.store, first)
+    act = Copy(source, world)
+    await prune(Store(Interrupted(world, "create", 1, act), RUN, SMALL_PARTS), Retention(drop=frozenset({first})))
+    assert act.done
+    await (await open_checkpoint(world.store, CheckpointId(1, 2))).verify()
 
 
 async def test_many_prunes_at_once_come_to_one_result() -> None:
