@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.deployment.processes import marked, started_at
+from orchestrator.deployment.processes import marked
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -43,11 +43,6 @@ def see(role: str, pid: int) -> Seen | None:
 def fleet_pids(folder: Path) -> list[tuple[str, int]]:
     """Role and pid of every process of the servers of a fleet's folder."""
     return sorted((role, pid) for pid, role in marked(Path(os.path.realpath(folder))))
-
-
-def lives(pid: int) -> bool:
-    """Whether there is such a process that has not ended."""
-    return started_at(pid) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """The stores of a soak, on a local disk or anywhere that midflight reaches: what lies in them, pruned and verified."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import anyio
 
@@ -64,13 +63,3 @@ async def _unsound(url: str) -> list[str]:
         report = await verify_store(store, deep=True)
     told = [] if report.sound else [f"the store is not sound: {report}"]
     return [*told, *(f"the store has a leftover: {finding}" for finding in report.findings)]
-
-
-def is_remote(url: str) -> bool:
-    """Whether it is no path."""
-    return "://" in url
-
-
-def local(url: str) -> Path | None:
-    """Its folder, where it is one."""
-    return None if is_remote(url) else Path(url)

@@ -157,7 +157,7 @@ def _figures(shown: Shown) -> dict[str, Any]:
 
 
 def amount(value: float, unit: str, *, sign: bool = False) -> str:
-    """A figure with its unit, in three digits."""
+    """A figure with its unit, in three digits where it is not below one."""
     scale, name = next(((s, n) for s, n in _SCALES[unit] if abs(value) >= s), _SCALES[unit][-1])
     scaled = value / scale
     digits = max(0, 2 - len(str(int(abs(scaled)))) + 1) if scaled else 0

@@ -23,7 +23,7 @@ from store import (
     survey,
 )
 from store.backends import Call, Fault
-from store.layout import aggregate_key, checkpoint_prefix
+from store.layout import aggregate_key, checkpoint_prefix, entry_key
 from tests.support.prunable import DAY_S, LAST, World, publish_cursors, unfinished, world_with
 from tests.support.rounds import read_cursor
 
@@ -281,3 +281,40 @@ async def test_every_blob_that_is_left_is_named_by_something_kept() -> None:
             await world.wait()
     named: set[BlobRef] = set((await open_checkpoint(world.store)).blobs)
     assert world.keys("blobs/") == {ref.key for ref in named}
+
+
+async def test_a_controller_prunes_on_with_the_chain_that_it_has_read() -> None:
+    """Of a chain that only grows nothing is read twice: a long run's prunes cost no more than its first."""
+    world = World()
+    async with claim(world.store) as controller:
+        refs = await publish_cursors(world.store, controller, range(6))
+        known = {entry_key(n + 1) for n in range(len((await world.store.chain()).entries))}
+        asked = len(world.backend.calls)
+        report = await controller.prune(LAST)
+        assert {str(c) for c in report.survey.checkpoints} == {str(ref.checkpoint) for ref in refs[:-1]}
+        assert not known & {call.key for call in world.backend.calls[asked:] if call.verb == "get"}
+
+
+async def test_a_controller_prunes_on_after_another_prune() -> None:
+    """What an operator has put on the chain meanwhile is read on, and planned no second time."""
+    world = World()
+    async with claim(world.store) as controller:
+        await publish_cursors(world.store, controller, range(4))
+        await prune(world.client()[1], Retention(keep_last=2))
+        report = await controller.prune(LAST)
+        assert [str(c) for c in report.survey.checkpoints] == ["1.3"]
+        await publish_cursors(world.store, controller, [9])
+
+
+async def test_a_controller_may_sweep_sooner_than_the_limits_say() -> None:
+    """What a dead epoch has left goes at once where nobody else can be at work."""
+    world = World()
+    async with claim(world.store) as controller:
+        await publish_cursors(world.store, controller, [0])
+        draft = await unfinished(world.store, controller, 1)
+    async with claim(world.store) as controller:
+        prefix = checkpoint_prefix(draft.checkpoint)
+        await controller.prune(LAST)
+        assert world.keys(prefix)
+        await controller.prune(LAST, sweep_after_s=0.0)
+        assert not world.keys(prefix)
