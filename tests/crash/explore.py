@@ -1,7 +1,9 @@
 """Judging every state that a power loss during recorded work may leave on the disk."""
 
+import math
 import shutil
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -45,6 +47,10 @@ class Tried:
     """How much was tried, and what was wrong."""
 
     states: int = 0
+    points: int = 0
+    """After how many of the operations that change what survives."""
+    complete: bool = True
+    """False where time was over before the end."""
     found: dict[Key, View] = field(default_factory=dict)
     """What each different state looks like."""
     went_on: int = 0
@@ -64,15 +70,23 @@ async def explore(
     *,
     start: int = 0,
     end: int = sys.maxsize,
+    until: float = math.inf,
 ) -> Tried:
-    """Try the states after each number of operations from `start` to `end`; `scratch` is a folder for them."""
+    """Try the states after each number of operations from `start` to `end`; `scratch` is a folder for them.
+
+    `until` is a time of the monotonic clock after which nothing more is tried.
+    """
     tried, disk = Tried(), Disk(stage.base)
     for position in range(min(end, len(stage.log)) + 1):
         changed = disk.apply(stage.log[position - 1]) if position else True
         if position < start or not (changed or position in stage.marks.values()):
             continue
         allowed = verdicts.allowed(position, stage.marks)
+        tried.points += 1
         for image in disk.states(effort):
+            if time.monotonic() > until:
+                tried.complete = False
+                return tried
             tried.states += 1
             found = await _look(image, tried, scratch, go_on, effort)
             if found not in allowed:

@@ -1,5 +1,6 @@
 """The pieces of work that are crashed at every operation, and what a reader may find after each."""
 
+import math
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -89,18 +90,24 @@ async def explore_scene(
     effort: Effort = QUICK,
     last: int = sys.maxsize,
     in_flight: int = 1,
+    until: float = math.inf,
 ) -> Tried:
-    """Play a scene in `folder` and try its crash states, those after the last so many operations."""
+    """Play a scene in `folder` and try its crash states, those after the last so many operations; `until` as there."""
     scene = SCENES[name]
     async with on_stage(folder / "stage", ops, make, in_flight) as stage:
         await scene.play(stage)
-        return await explore(stage, scene.verdicts, folder, scene.go_on, effort, start=len(stage.log) - last)
+        first = len(stage.log) - last
+        return await explore(stage, scene.verdicts, folder, scene.go_on, effort, start=first, until=until)
 
 
 async def explore_opening(
-    folder: Path, ops: RecordingOps | None = None, make: MakeBackend = plain_backend, effort: Effort = QUICK
+    folder: Path,
+    ops: RecordingOps | None = None,
+    make: MakeBackend = plain_backend,
+    effort: Effort = QUICK,
+    until: float = math.inf,
 ) -> Tried:
-    """Open a fresh root in `folder` and try all its crash states."""
+    """Open a fresh root in `folder` and try all its crash states; `until` as in `explore`."""
     root = folder / "stage"
     recorder = ops or RecordingOps()
     backend = make(root, recorder)
@@ -112,4 +119,4 @@ async def explore_opening(
     stage.mark("opened")
     await stage.end()
     views = [View("RootMissing"), View("NotAStore"), View()]
-    return await explore(stage, Verdicts(views, {"opened": 2}), folder, opening_works, effort)
+    return await explore(stage, Verdicts(views, {"opened": 2}), folder, opening_works, effort, until=until)

@@ -31,6 +31,9 @@ def published_restores(view: View) -> Iterator[Violation]:
         for event in view.history.of("control"):
             if event["code"] == "corrupt_checkpoint":
                 yield Violation(2, f"{event['operation']} at {event['process']} found damage: {event['why']}", event.n)
+        for event in view.history.of("ended"):
+            if event["how"].startswith("Corrupt"):
+                yield Violation(2, f"{event['process']} ended: {event['how']}", event.n)
 
 
 def older_checkpoints_stand(view: View) -> Iterator[Violation]:

@@ -150,6 +150,8 @@ class Controller:
         def emit(name: str, facts: Any) -> None:
             if name in TOLD:
                 process.site.history.reached[f"told: {name}"] += 1
+                if name == "failure":
+                    process.site.history.reached[f"failure: {facts.get('_ng_failure_class')}"] += 1
                 for kind in RAISED:
                     if str(facts.get("error", "")).startswith(f"{kind.what}: ") or name == kind.what:
                         process.site.history.reached[f"raised: {kind.__name__}"] += 1

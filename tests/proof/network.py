@@ -1,8 +1,8 @@
 """The simulated network: what `HttpLink` and `HttpPeer` need of their client, and the servers' end of it.
 
 A request is two messages, each with a delay of its own, so that requests overtake each other. What happens to a message
-is decided by `Weather`: it is lost, comes twice, or is late. Of a lost one the caller hears nothing, or that the
-connection broke; as over channels, a data call whose connection is dead hears of it after a while in any case.
+is decided by `Weather`: it is lost, comes twice, or is late. Of a lost one the caller hears that the connection broke:
+soon, or after `GONE_S`, as channels and watched sockets do where nobody acknowledges anything (`participants.reach`).
 
     a crash of the server         its connections break: at once, or without a word
     a crash of the client         handlers whose calls end with their client are cancelled, all others go on
@@ -20,11 +20,9 @@ import httpx
 import orjson
 
 from participants import CONTROL_PREFIX
+from participants.reach import GONE_S
 
 from .machine import Process, Site
-
-DEAD_S = 30.0
-"""After so long a data connection is known to be dead."""
 
 
 class Weather(Protocol):
@@ -117,10 +115,7 @@ class Network:
 
     def _lose(self, connection: Connection, delay: float, fate: str) -> None:
         broken = httpx.ReadError("the connection broke")
-        if fate == "broken":
-            self.site.later(delay, connection.fail, broken)
-        elif connection.is_data:
-            self.site.later(DEAD_S, connection.fail, broken)
+        self.site.later(delay if fate == "broken" else GONE_S, connection.fail, broken)
 
     def _name(self, address: str) -> str:
         return address.removeprefix("http://")

@@ -28,7 +28,8 @@ class Fault:
     at: float
     """Seconds after the beginning."""
     target: str = ""
-    """A process, by name; for a partition two groups of names."""
+    """A process, by name; for a partition those that are cut off from all others; of a rival,
+    BESIDE where it does not take over."""
     for_s: float = 0.0
     """How long it lasts, or until what was killed is started again."""
     rate: float = 0.0
@@ -119,6 +120,7 @@ def draw(seed: int) -> Scenario:
     return scenario.smaller(faults=draw_faults(chance, scenario))
 
 
+BESIDE = "beside"
 STORE_FAULTS = ("unsent", "reply_lost", "full", "denied", "broken", "cut", "slow", "stale", "torn")
 NETWORK_FAULTS = ("lost", "broken", "twice", "late")
 
@@ -128,7 +130,39 @@ def draw_faults(chance: random.Random, scenario: Scenario) -> tuple[Fault, ...]:
     names = [f"{role}-{k}" for role, count in scenario.workers.items() for k in range(count)]
     span_s = 0.2 + 4.0 * scenario.slow
     faults = [_timed(chance, names, chance.random() * span_s) for _ in range(chance.choice((0, 1, 2, 3, 4, 6)))]
+    if chance.random() < 0.35:
+        faults += _together(chance, names)
     return tuple(sorted(faults, key=lambda fault: fault.at))
+
+
+def _together(chance: random.Random, names: list[str]) -> list[Fault]:
+    """Two faults of which the second one means nothing without the first, or one that outlasts somebody's patience."""
+    nth = chance.choice((2, 3, 4, 6))
+    match chance.choice(("restore", "restore", "restore", "torn", "outage", "gone")):
+        case "restore":
+            return [Fault("kill_all", 0.0, "", 0.3, moment="chain", nth=nth), _in_restore(chance, names)]
+        case "torn":
+            return [
+                Fault("store_torn", 0.0, "", 60.0, 1.0),
+                Fault("kill_all", 0.0, "", 0.3, moment="part", nth=chance.randint(1, 24)),
+            ]
+        case "outage":
+            kind = chance.choice(("store_unsent", "store_reply_lost"))
+            return [
+                Fault("kill_controller", 0.0, "", 0.3, moment="chain", nth=nth),
+                Fault(kind, 0.0, "", 20.0, 1.0, moment="chain", nth=nth),
+            ]
+    return [Fault("kill", 0.0, chance.choice(names), 100.0, moment="chain", nth=nth)]
+
+
+def _in_restore(chance: random.Random, names: list[str]) -> Fault:
+    kind = chance.choice(("kill", "kill_controller", "network_lost", "network_broken", "store_cut", "store_unsent"))
+    if kind.startswith("kill"):
+        target, nth = (chance.choice(names) if kind == "kill" else ""), chance.choice((1, 2, 3, 4))
+        return Fault(kind, 0.0, target, 0.3, moment=chance.choice(("stage", "activate")), nth=nth)
+    if kind.startswith("network"):
+        return Fault(kind, 0.0, "", 1.0, 0.3, moment=chance.choice(("stage", "activate")), nth=1)
+    return Fault(kind, 0.0, "", 12.0, 1.0, moment="claimed", nth=2)
 
 
 KINDS = (
@@ -159,7 +193,7 @@ def _draw_fault(chance: random.Random, names: list[str], at: float) -> Fault:
         case "kill_controller" | "hang_controller" | "kill_all":
             return Fault(kind, at, "", away_s)
         case "rival":
-            return Fault(kind, at)
+            return Fault(kind, at, chance.choice(("", BESIDE)))
         case "partition":
             cut = [name for name in [*names, "controller"] if chance.random() < 0.4] or names[:1]
             return Fault(kind, at, " ".join(cut), away_s)

@@ -15,7 +15,7 @@ from .loop import SimLoop, StuckError, elapse
 from .machine import Process, Site
 from .network import Network
 from .participants import ROLES, Grounds, open_store, start_process
-from .scenario import Fault, Scenario
+from .scenario import BESIDE, Fault, Scenario
 from .stores import Space, check_site
 from .substitutes import simulated
 from .weather import Skies
@@ -121,7 +121,7 @@ class Simulation:
             case "kill_controller":
                 self._kill_controllers()
             case "rival":
-                self._start_controller(take_over=True)
+                self._start_controller(take_over=fault.target != BESIDE)
             case "hang":
                 self._hang(self.servers[fault.target], fault.for_s)
             case "hang_controller":

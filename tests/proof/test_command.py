@@ -19,16 +19,30 @@ def _proof(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_few_seeds_give_one_sentence_with_their_counts() -> None:
     """It ends with how many violations there were, and with 0 where there were none."""
-    done = _proof("--seeds", "2", "--first", "100")
+    done = _proof("--part", "simulation", "--seeds", "2", "--first", "100")
     assert done.returncode == 0, done.stdout + done.stderr
     last = done.stdout.splitlines()[-1]
     assert last.startswith("2 seeds of the whole system")
     assert last.endswith("no violations of twelve invariants.")
 
 
+def test_each_part_has_its_words_in_the_sentence() -> None:
+    """All parts are begun within their time, and processes are really killed."""
+    done = _proof("--minutes", "0.1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    last = done.stdout.splitlines()[-1]
+    for words in (
+        "crash points of opening",
+        "interleavings of writers",
+        "ended by SIGKILL",
+        "seeds of the whole system",
+    ):
+        assert words in last
+
+
 def test_programs_get_one_json_object() -> None:
     """With counts, what was reached and what was not, and the violations."""
-    done = _proof("--seeds", "1", "--json")
+    done = _proof("--part", "simulation", "--seeds", "1", "--json")
     assert json.loads(done.stdout)["simulation"]["counts"]["seeds"] == 1
 
 

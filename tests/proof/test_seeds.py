@@ -1,12 +1,13 @@
 """A seed is all that a simulation depends on, and the checker has nothing to say of sound code."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from .controllers import rollouts_of
 from .scenario import Fault, Scenario, draw
-from .seeds import expected, judged
+from .seeds import ELSEWHERE, EXPECTED, judged
 from .shrinking import shrink
 from .simulation import simulate
 
@@ -49,6 +50,22 @@ def test_sound_code_keeps_every_invariant() -> None:
     assert len(outcome.output.splitlines()) == len(rollouts_of(SMALL))
 
 
+def test_a_reply_that_is_lost_in_a_restore_is_not_waited_for_without_end() -> None:
+    """The connection counts as gone after a while, the restore fails, and the next start does all the rest."""
+    everybody = " ".join(f"{role}-0" for role in SMALL.workers)
+    lost = Fault("partition", 0.0, everybody, 0.5, moment="stage", nth=1)
+    kill = Fault("kill_all", 0.0, "", 0.1, moment="chain", nth=2)
+    outcome, found = judged(SMALL.smaller(faults=(kill, lost)))
+    assert [str(violation) for violation in found] == []
+    assert outcome.history.reached["controller ended: RestoreFailed"] == 1
+
+
+def test_what_no_seed_can_meet_is_tested_elsewhere() -> None:
+    """Each code that a run is not expected to reach names a test that is there."""
+    for _, path in ELSEWHERE.values():
+        assert (Path(__file__).parents[1] / "participants" / path).is_file()
+
+
 def test_a_sound_scenario_cannot_be_made_smaller() -> None:
     """What does not fail is left as it is."""
     small = SMALL.smaller(faults=())
@@ -59,4 +76,4 @@ def test_a_scenario_follows_from_its_seed() -> None:
     """Drawn twice it is the same, and seeds differ."""
     assert draw(11) == draw(11)
     assert draw(11) != draw(12)
-    assert len(set(expected())) == len(list(expected()))
+    assert len(set(EXPECTED)) == len(EXPECTED)

@@ -12,6 +12,8 @@ Rules of that walk:
    same future. Such states are merged, and how many schedules lead there is counted exactly.
 """
 
+import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -130,6 +132,8 @@ class Tally:
     """Different series of replies that an actor had; in each the code was really run."""
     kinds: Counter[StepKind] = field(default_factory=Counter)
     """How many steps of each kind there were."""
+    complete: bool = True
+    """False where time was over before the end."""
 
     def __str__(self) -> str:
         faults = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.kinds.items()))
@@ -174,13 +178,19 @@ class Exploration:
         nodes = tuple(actor.root for actor in actors)
         self._start = State(start, (), nodes, (False,) * len(actors), faults)
 
-    def run(self) -> Tally:
-        """Walk all of them, level by level; raises Violation with the schedule at the first wrong state."""
+    def run(self, until: float = math.inf) -> Tally:
+        """Walk all of them, level by level; raises Violation with the schedule at the first wrong state.
+
+        `until` is a time of the monotonic clock after which nothing more is tried.
+        """
         tally = Tally()
         level = {self._key(self._start): _Reached(self._start, 1, None)}
         while level:
             following: dict[Any, _Reached] = {}
             for reached in level.values():
+                if time.monotonic() > until:
+                    tally.complete = False
+                    return tally
                 self._visit(reached)
                 steps = list(self._steps(reached.state))
                 for step in steps:

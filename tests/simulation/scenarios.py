@@ -91,3 +91,34 @@ SCENES: dict[str, Callable[[], Scene]] = {
         interrupted()[0], {"imports": imports(), "first": pruning(LAST), "second": pruning(LAST)}
     ),
 }
+SMALL = {
+    "claim against claim": 2,
+    "publish against takeover": 1,
+    "publish against fork": 1,
+    "two publications against takeover": 1,
+    "one draft twice": 1,
+    "seal against claim": 2,
+    "fork against prune": 1,
+    "import against prune": 0,
+    "prune against prune": 0,
+    "an interrupted prune, twice": 1,
+}
+"""How many faults there may be in one schedule, of the scenes that are over soon."""
+LARGE = {
+    "claim against claim": 5,
+    "three claims": 1,
+    "publish against takeover": 2,
+    "publish against fork": 3,
+    "two publications against takeover": 3,
+    "one draft twice": 2,
+    "seal against claim": 5,
+    "publish against prune": 2,
+    "fork against prune": 3,
+    "import against prune": 2,
+    "prune against prune": 2,
+    "an interrupted prune, twice": 2,
+    "publish, fork and prune": 0,
+    "publish, takeover and prune": 0,
+    "import and an interrupted prune, twice": 0,
+}
+"""The same with more of them, also of those that take longer."""

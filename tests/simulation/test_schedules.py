@@ -5,39 +5,8 @@ What holds in each state is in `oracle`, what a schedule is in `tests.support.sc
 
 import pytest
 
-from .scenarios import SCENES
+from .scenarios import LARGE, SCENES, SMALL
 from .worlds import Explored, explore
-
-SMALL = {
-    "claim against claim": 2,
-    "publish against takeover": 1,
-    "publish against fork": 1,
-    "two publications against takeover": 1,
-    "one draft twice": 1,
-    "seal against claim": 2,
-    "fork against prune": 1,
-    "import against prune": 0,
-    "prune against prune": 0,
-    "an interrupted prune, twice": 1,
-}
-"""How many faults there may be in one schedule, of the scenes that are over soon."""
-LARGE = {
-    "claim against claim": 5,
-    "three claims": 1,
-    "publish against takeover": 2,
-    "publish against fork": 3,
-    "two publications against takeover": 3,
-    "one draft twice": 2,
-    "seal against claim": 5,
-    "publish against prune": 2,
-    "fork against prune": 3,
-    "import against prune": 2,
-    "prune against prune": 2,
-    "an interrupted prune, twice": 2,
-    "publish, fork and prune": 0,
-    "publish, takeover and prune": 0,
-    "import and an interrupted prune, twice": 0,
-}
 
 
 @pytest.mark.enumerated(4)

@@ -1,5 +1,6 @@
 """The stores that the schedules start from, and one call to explore a scenario."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -211,8 +212,9 @@ def explore(
     *,
     faults: int,
     kind: type[NumberedChain] = NumberedChain,
+    until: float = math.inf,
 ) -> Explored:
-    """Every schedule of these plays; raises Violation at the first wrong state."""
+    """Every schedule of these plays, as far as it is come until then; raises Violation at the first wrong state."""
     space = Space()
     fixed = fixed_replies(world.objects)
     with stepping_loop() as loop:
@@ -224,7 +226,7 @@ def explore(
         scripts = {name: script(play, RUN, number, kind) for number, (name, play) in enumerate(plays.items())}
         actors = [Actor(name, run, fixed, loop) for name, run in scripts.items()]
         try:
-            tally = Exploration(space, space.number(world.objects), actors, oracle, faults).run()
+            tally = Exploration(space, space.number(world.objects), actors, oracle, faults).run(until)
         finally:
             for actor in actors:
                 actor.close()
