@@ -53,6 +53,29 @@ async def test_a_prepare_closes_everybody_in_order() -> None:
         assert at.phases() == {"prepared"}
 
 
+@pytest.mark.fault(36)
+async def test_a_prepare_has_one_deadline_for_all_kinds() -> None:
+    """Where steps of two kinds are in the way it takes no longer than for one, and names both."""
+    async with working_party(workers=1) as at, anyio.create_task_group() as group:
+        pauses, answers = [], []
+        for kind in ("environment", "agent"):
+            pause = at.of(kind).owner.hooks["write"] = Pause()
+            group.start_soon(at.of(kind).owner.write, LIVES[0], "slow")
+            await pause.reached.wait()
+            pauses.append(pause)
+
+        async def ask() -> None:
+            answers.append(await ready(at))
+
+        group.start_soon(ask)
+        await push(5)
+        await push(1)
+        in_time = list(answers)
+        for pause in pauses:
+            pause.released.set()
+    assert [(answer.prepared, answer.blocker_count) for answer in in_time] == [(False, 2)]
+
+
 @pytest.mark.fault(36, 44)
 async def test_a_blocker_is_named_and_the_same_prepare_goes_on_with_more_time() -> None:
     """Admission stays closed everywhere meanwhile; the round is the same."""

@@ -139,6 +139,26 @@ async def test_no_result_leaves_while_admission_is_closed(kind: str) -> None:
         assert [one.life for one in found] == [life]
 
 
+async def test_no_result_that_was_there_before_leaves_while_admission_is_closed() -> None:
+    """A reader that comes while the gate is closed waits, too, and has it once that is open."""
+    async with linked("local") as at:
+        [life] = lives(1)
+        await at.submit(life)
+        await at.read(1)
+        environment, found = at.one.environment, list[Any]()
+
+        async def read() -> None:
+            found.append(await environment.next_result(0))
+
+        environment.gate.close()
+        async with anyio.create_task_group() as group:
+            group.start_soon(read)
+            await settle()
+            early = list(found)
+            environment.gate.reopen()
+        assert (early, [one.life for one in found]) == ([], [life])
+
+
 @both
 async def test_a_higher_epoch_ends_the_stream_and_refuses_the_next(kind: str) -> None:
     """It ends as a stream does that is over: there is no error to be taken for a loss."""

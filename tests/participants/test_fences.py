@@ -65,6 +65,7 @@ NEW, KNOWN, STALE = Admitted(created=True), Admitted(), Code.STALE_LIFE
         ([floor(2, 1)], admit("2.0#0"), STALE),
         ([floor(2, 1)], admit("1.0#9"), STALE),
         ([floor(2, 1)], admit("2.0#1"), NEW),
+        ([fence("1.0#3"), floor(1, 3)], admit("1.0#3"), STALE),
         ([admit("1.0#3")], floor(1, 3), []),
         ([admit("1.0#3")], floor(1, 4), [life("1.0#3")]),
         ([admit("1.0#3"), floor(1, 4)], call("1.0#3"), STALE),

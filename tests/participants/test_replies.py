@@ -88,10 +88,13 @@ def test_what_was_called_inside_a_call_is_kept_until_its_caller_moves_on() -> No
 def test_an_export_has_the_finished_ones_and_loads_again() -> None:
     """What is in flight is left out: it is issued again."""
     replies = Replies()
-    keep(replies, call(1, 0), call(4, 2, "environment.main"))
+    keep(replies, call(1, 0), call(4, 2, "environment.main"), CallId("tool.x", 0, 0, "environment.main:4.2"))
+    refused = call(1, 2)
+    replies.finish(refused, replies.begin(refused, "digest"), Reply(400, {"error": "no"}))
     replies.begin(call(1, 1), "digest")
     loaded = Replies.load(replies.export())
-    assert kept(loaded) == ["agent.main:1.0", "environment.main:4.2"]
+    inside = "tool.x:0.0@environment.main:4.2"
+    assert kept(loaded) == ["agent.main:1.0", "agent.main:1.2", "environment.main:4.2", inside]
     assert loaded.export() == replies.export()
     found = loaded.find(call(1, 0))
     assert found is not None
@@ -122,6 +125,9 @@ def test_an_id_that_comes_again_with_another_request_is_refused() -> None:
     with pytest.raises(ParticipantError) as caught:
         check_same(Request(route="/add", body={"n": 2}, call=call(1)), item)
     assert caught.value.code is Code.STALE_CALL
+    item.end(Reply(200, {}))
+    with pytest.raises(ParticipantError):
+        check_same(Request(route="/add", body={"n": 2}, call=call(1)), item)
 
 
 @pytest.mark.anyio

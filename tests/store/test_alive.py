@@ -131,6 +131,20 @@ async def test_a_free_lock_says_nothing_about_another_host() -> None:
             await refuse_if_alive(store_on(backend), EPOCH)
 
 
+class WithLocks(Scripted):
+    """The same in a folder that several hosts share, each with locks of its own."""
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(scheme="memory", host_lock=True)
+
+
+async def test_a_free_lock_of_this_host_is_no_death_on_another() -> None:
+    """Where there are locks, too, only the counter tells of a controller elsewhere."""
+    with pytest.raises(ControllerAlive, match="counter of epoch 3 moved"):
+        await refuse_if_alive(store_on(WithLocks(beat(5), beat(6))), EPOCH)
+
+
 @pytest.mark.parametrize(
     ("contents", "alive"),
     [

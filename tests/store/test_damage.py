@@ -4,7 +4,9 @@ import re
 from collections.abc import Callable
 
 import anyio
+import orjson
 import pytest
+import zstandard
 
 from store import (
     CheckpointId,
@@ -19,9 +21,10 @@ from store import (
     open_checkpoint,
     open_store,
 )
+from store.frames import compress_bytes
 from store.layout import aggregate_key, entry_key, participant_key
 from tests.support.checkpoints import AGENT, TOOLS, Shares, life, publish_rounds, records, store_with
-from tests.support.damage import FIRST, flipped, keys, read, remove, write
+from tests.support.damage import FIRST, flipped, keys, read, remove, resealed, write
 from tests.support.tiers import sampled
 
 pytestmark = pytest.mark.anyio
@@ -200,6 +203,33 @@ async def test_nothing_unverified_is_handed_out_even_without_verifying_first() -
                 await collect(store, found)
             assert found == sound[: len(found)]
         write(store, key, whole)
+
+
+@pytest.mark.unit
+@pytest.mark.fault(4)
+async def test_another_sound_frame_in_the_place_of_one_is_not_handed_out() -> None:
+    """One of the same size that decompresses well and holds the same lives: only the digest tells them apart."""
+    store = await store_with({AGENT: records(1)})
+    [key] = keys(store, NAMES["part"])
+    sound = read(store, key)
+    line = zstandard.decompress(sound)
+    digit = next(at for at in range(len(line) - 1, 0, -1) if line[at : at + 1].isdigit())
+    others = (compress_bytes(line[:digit] + b"%d" % n + line[digit + 1 :]) for n in range(10))
+    other = next(data for data in others if len(data) == len(sound) and data != sound)
+    write(store, key, other)
+    with pytest.raises(CorruptCheckpoint, match="does not match its digest"):
+        await collect(store, [])
+
+
+@pytest.mark.unit
+@pytest.mark.fault(3)
+async def test_another_sound_manifest_in_the_place_of_the_published_one_is_refused() -> None:
+    """One whose own seal is right, and which says all that the published one says, and a tag: the chain pins one."""
+    store = await make_store()
+    document = orjson.loads(read(store, aggregate_key(FIRST)))
+    write(store, aggregate_key(FIRST), resealed({**document, "tags": ["another"]}))
+    with pytest.raises(CorruptCheckpoint, match="it is not the one that the chain names"):
+        await open_checkpoint(store)
 
 
 async def collect(store: Store, found: list[Record]) -> None:

@@ -276,6 +276,10 @@ async def test_a_draft_that_continues_another_than_the_head_is_refused() -> None
         await controller.publish(await drafted(store, controller), timeout_s=5)
         with pytest.raises(InvalidInput, match=r"1\.1 continues None, and the head is 1\.2"):
             await controller.publish(late, timeout_s=5)
+        late = await drafted(store, controller)
+        await controller.publish(await drafted(store, controller), timeout_s=5)
+        with pytest.raises(InvalidInput, match=r"1\.3 continues 1\.2, and the head is 1\.4"):
+            await controller.publish(late, timeout_s=5)
 
 
 async def test_ids_rise_within_an_epoch() -> None:
@@ -349,6 +353,19 @@ async def test_an_unknown_outcome_that_cannot_be_looked_into_stays_unknown(error
         with pytest.raises(OutcomeUnknown):
             await controller.publish(draft, timeout_s=SOON_S)
     assert await publications(memory_store(MemoryBackend(space=backend.space), store.run_id)) == ["1.1"]
+
+
+async def test_an_unknown_outcome_outlasts_a_store_that_is_away_for_a_moment() -> None:
+    """That nothing was changed by one more try says nothing of the one before: it is looked into again."""
+    backend = MemoryBackend(space=MemorySpace())
+    store = memory_store(backend)
+    async with claim(store) as controller:
+        draft = await drafted(store, controller)
+        backend.inject(unknown_entry(after=True))
+        away = Fault(verb="get", key_part="chain/", nth=3, error=lambda call: StoreUnavailable(call.verb, call.key))
+        backend.inject(away)
+        await controller.publish(draft, timeout_s=30)
+    assert await publications(store) == ["1.1"]
 
 
 async def test_a_definite_failure_leaves_nothing_on_the_chain() -> None:

@@ -18,6 +18,7 @@ from participants.telemetry import names
 from store import (
     AccessDenied,
     CheckpointConflict,
+    Controller,
     Life,
     NoSpace,
     OutcomeUnknown,
@@ -231,6 +232,24 @@ async def test_a_round_that_fails_leaves_the_next_one_possible(tmp_path: Path) -
         assert await at_risk(at) == Work(calls=3, tokens=6)
         await folder.unlink()
         assert len(await scope_of(at, await at.checkpoints.take())) == 3
+
+
+async def test_a_prune_that_fails_is_told_and_its_checkpoint_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no failure of the checkpoint, which was published before."""
+
+    async def fail(*_: object, **__: object) -> None:
+        await anyio.lowlevel.checkpoint()
+        raise StoreUnavailable("delete", "key")
+
+    monkeypatch.setattr(Controller, "prune", fail)
+    config = await anyio.to_thread.run_sync(configured, tmp_path)
+    upstream = Turns(turns=1)
+    async with inside(config, upstream) as at:
+        await upstream.until_held(3)
+        assert len(await scope_of(at, await at.checkpoints.take())) == 3
+        assert (len(named(at.events, "prune_failed")), named(at.events, "checkpoint_failed")) == (1, [])
 
 
 @pytest.mark.parametrize(

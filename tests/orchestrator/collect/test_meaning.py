@@ -199,7 +199,7 @@ def test_what_editors_and_other_systems_leave_in_a_file_changes_no_row(tmp_path:
 
 def test_a_rollout_is_named_by_its_content_and_never_by_its_position(tmp_path: Path) -> None:
     """Reordered rows are the same rollouts; equal rows are told apart; a changed row is another rollout."""
-    rows = [{"a": 1}, {"a": 2}, {"a": 1}]
+    rows = [{"a": 1}, {"a": 1}, {"a": 2}]  # Other than backwards.
     ids = [rollout.rollout_id for rollout in plan_rollouts(rows, 2)]
     assert len(set(ids)) == 6
     assert {r.rollout_id for r in plan_rollouts(rows[::-1], 2)} == set(ids)

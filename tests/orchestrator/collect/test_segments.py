@@ -68,6 +68,17 @@ async def test_two_writers_of_one_segment_collide_loudly(segments: Segments) -> 
     assert [kept.rollout_id for kept in (await segments.read(0)).lines] == ["a"]
 
 
+async def test_what_could_not_be_written_is_not_counted(segments: Segments) -> None:
+    """The length is that of what is durable: a checkpoint that is taken after a failure names no more."""
+    await write(segments, 1, [line("a")])
+    second = Writer(segments, 1)
+    await second.begin(Header({"model": "m"}))
+    before = second.length
+    with pytest.raises(AnotherWriter):
+        await second.append([line("b")])
+    assert (second.length, second.lines) == (before, [])
+
+
 async def test_failures_before_a_retry_count_no_more(segments: Segments) -> None:
     """A header that says so takes the failures before it out; rows stay."""
     writer = await write(segments, 0, [line("a"), line("b", failed=True)])

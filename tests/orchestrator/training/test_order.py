@@ -32,6 +32,8 @@ from midflight import (
     open_checkpoint,
     training_run,
 )
+from orchestrator.training.ledger import Result, TrainingLedger
+from participants.fences import position
 from participants.servers import CounterServer
 from store.backends.memory import Fault
 from tests.support.checkpoints import memory_store
@@ -231,6 +233,21 @@ async def test_results_are_released_only_once_a_checkpoint_is_published_that_has
             await run.next()
 
 
+def test_the_floor_stays_below_what_was_given_and_is_in_no_checkpoint() -> None:
+    """Above it, participants would free a result that comes again after a crash; it goes on once they were told."""
+    ledger = TrainingLedger(1)
+    ledger.dispatch({"a": {}, "b": {}}, after=None, cursor=2)
+    first, second = ledger.open["a"], ledger.open["b"]
+    ledger.submitted(ledger.to_submit(2), {})
+    ledger.arrived(Result(rollout_id="a", life=first, row={}, failure=None))
+    assert ledger.give() is not None
+    given = ledger.floor
+    ledger.delivered([first])
+    published = ledger.floor
+    ledger.released([first])
+    assert (given, published, ledger.floor) == (position(first), position(first), position(second))
+
+
 async def test_values_are_of_the_moment_at_which_they_were_given() -> None:
     """A cursor, a row and a state that the trainer changes later are in no checkpoint, and cannot be ahead of it."""
     stage, cursor, one = Stage(), {"position": 1}, row()
@@ -337,6 +354,7 @@ async def test_what_is_retired_comes_as_a_failed_result_with_its_reason() -> Non
     async with running(stage) as run:
         await run.dispatch({"a": row(), "b": row()}, after=None, cursor=2)
         await run.retire(["a"], "it is too old")
+        assert [held.life.rollout_id for held in stage.environments[0].held()] == ["b"]
         await save(run)
     manifest = (await open_checkpoint(stage.store())).manifest
     assert [(dropped.life.rollout_id, dropped.reason) for dropped in manifest.dropped] == [("a", "it is too old")]

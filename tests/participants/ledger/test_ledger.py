@@ -137,6 +137,8 @@ async def test_late_rows_are_discarded_and_counted(ledger: Ledger) -> None:
     assert ledger.counts()["ledger_rows_discarded"] == 4
     assert ledger.counts()["ledger_rows"] == 1
     await refused(Code.STALE_LIFE, ledger.begin(life(0, 1, 0)))
+    await ledger.begin(life(1, 4))
+    await refused(Code.STALE_LIFE, ledger.begin(life(1, 3)))
 
 
 async def test_another_process_fences_too(root: Path) -> None:

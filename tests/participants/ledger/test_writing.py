@@ -1,5 +1,6 @@
 """One batch of rows of several lives, with a disk that fails at every call: each life stands or falls alone."""
 
+import errno
 import itertools
 from pathlib import Path
 
@@ -78,3 +79,30 @@ def test_a_row_is_acknowledged_only_with_everything_synced(tmp_path: Path, dead:
         if not struck:
             break
     assert nth > 25
+
+
+class ForgetfulDisk(FailingDisk):
+    """Fails the next sync of a ledger; what was written stays where it is."""
+
+    fails = False
+
+    def sync(self, fd: int, path: str) -> None:
+        if self.fails and path.endswith(".jsonl"):
+            self.fails = False
+            raise OSError(errno.EIO, "not synced")
+        super().sync(fd, path)
+
+
+def test_a_row_whose_sync_failed_stands_once_when_its_call_is_tried_again(tmp_path: Path) -> None:
+    """The whole line is there, though nobody was told of it: it is cut off before anything else is appended."""
+    one, disk = life(), ForgetfulDisk(10**9)
+    writer = Writer(Layout(str(tmp_path), disk), disk)
+    writer.layout.make_root()
+    writer.begin(one, (), None, clear=False)
+    for fails in (True, False):
+        disk.fails = fails
+        item = Append(one, turn(0))
+        writer.append_all([item])
+        assert (item.error is not None) is fails
+    found = scan(Path(place(tmp_path, one).ledger).read_bytes())
+    assert (found.damage, len(found.rows)) == ("", 1)

@@ -65,6 +65,47 @@ async def test_a_repeated_seed_returns_the_existing_session() -> None:
     await refused(Code.INVALID_REQUEST, call, "/seed_session", {"words": ["a"]})
 
 
+class Silent(Notebook):
+    """Has nothing to say to a seed."""
+
+    async def seed(self, session: ResourcesSession, row: dict[str, Any]) -> None:  # type: ignore[override]
+        await super().seed(session, row)
+
+
+async def test_a_seed_that_returned_nothing_is_not_run_again() -> None:
+    """That a session is seeded does not depend on what its hook returned."""
+    server = Silent()
+    call = Caller(server)
+    await call("/seed_session", TYPED)
+    await call("/add", {"word": "b"})
+    await call("/seed_session", TYPED)
+    assert (await call("/add", {"word": "c"})).body == ["a", "b", "c"]
+    assert server.log.count("seed") == 1
+
+
+async def test_a_seed_that_waited_behind_a_close_is_refused() -> None:
+    """The first one fails while a close and another seed wait for it; the session is over then."""
+    server, codes = Notebook(), list[Code]()
+    server.hold = anyio.Event()
+
+    async def seed(k: int, body: dict[str, Any]) -> None:
+        try:
+            await Caller(server)("/seed_session", body, call=CallId("environment.main", 0, k))
+        except ParticipantError as error:
+            codes.append(error.code)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(seed, 0, {**TYPED, "task_data": {"words": None}})
+        await anyio.wait_all_tasks_blocked()
+        group.start_soon(Caller(server), "/close_session", {"resources_session_id": "s"})
+        await anyio.wait_all_tasks_blocked()
+        group.start_soon(seed, 1, TYPED)
+        await anyio.wait_all_tasks_blocked()
+        server.hold.set()
+    assert codes == [Code.INTERNAL, Code.STALE_CALL]
+    assert server.log == ["seed"]
+
+
 async def test_concurrent_seeds_run_once() -> None:
     """Duplicates in flight, with one call id or several, wait for the one that runs."""
     server = Notebook()
