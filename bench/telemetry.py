@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from participants import telemetry
 from participants.inference import DEFAULT_MODEL
 from participants.telemetry import Readings, Span, names, prometheus
 
-from .endpoint import Endpoint, endpoint, write_rows
+from .endpoint import endpoint, write_rows
 
 TELEMETRY_THREADS = ("midflight-telemetry", "midflight-otlp")
 PERCENT = 100.0
@@ -183,27 +184,27 @@ def sink(page: str, every_s: float) -> Iterator[str]:
         process.stdin.close()
 
 
-def _free_address() -> str:
+def free_address() -> str:
+    """Where nobody listens yet."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-def _config(folder: Path, served: Endpoint, parsed: argparse.Namespace, told: Mapping[str, str] | None) -> Config:
+def config_of(
+    folder: str, base_url: str, concurrency: int, interval_s: float, told: Mapping[str, str] | None
+) -> Config:
+    """The run's configuration; `told` is its table of telemetry, where it is on."""
     document: dict[str, Any] = {
-        "run": {
-            "input": str(folder / "rows.jsonl"),
-            "output": str(folder / "run" / "out.jsonl"),
-            "concurrency": parsed.concurrency,
-        },
-        "model": {"base_url": served.base_url, "model": DEFAULT_MODEL},
+        "run": {"input": f"{folder}/rows.jsonl", "output": f"{folder}/run/out.jsonl", "concurrency": concurrency},
+        "model": {"base_url": base_url, "model": DEFAULT_MODEL},
         "resources": {"counter": {"server": "participants.servers.counter:CounterServer"}},
-        "checkpoint": {"enabled": True, "url": str(folder / "run" / "store"), "interval_s": parsed.interval},
+        "checkpoint": {"enabled": True, "url": f"{folder}/run/store", "interval_s": interval_s},
     }
     return Config.model_validate(document | ({"telemetry": told} if told else {}))
 
 
-def _run(folder: Path, config: Config, rollouts: int) -> tuple[float, float, float]:
+def collected(folder: Path, config: Config, rollouts: int) -> tuple[float, float, float]:
     """One run, from its start to its end; seconds, milliseconds of processor time of an episode, and of threads."""
     began = cpu = threads = 0.0
     (folder / "run").mkdir()
@@ -224,22 +225,23 @@ def _run(folder: Path, config: Config, rollouts: int) -> tuple[float, float, flo
 
 def measure(folder: Path, parsed: argparse.Namespace) -> Costs:
     """A run that counts the calls, and then the pairs."""
-    costs, page = Costs(parsed.rollouts), _free_address()
+    costs, page = Costs(parsed.rollouts), free_address()
     write_rows(folder / "rows.jsonl", parsed.rollouts, parsed.turns)
     costs.off_ns = call_costs(parsed.calls)
     with endpoint(folder) as served, sink(f"http://{page}/metrics", parsed.scrape) as url, pages_timed() as pages_ms:
+        config = partial(config_of, str(folder), served.base_url, parsed.concurrency, parsed.interval)
         counted = Counted()
         telemetry.install(counted)
         costs.on_ns = call_costs(min(parsed.calls, 5_000))
         telemetry.drain()
         counted.calls.clear()
-        _run(folder, _config(folder, served, parsed, None), parsed.rollouts)
+        collected(folder, config(None), parsed.rollouts)
         telemetry.uninstall(counted)
         costs.calls = counted.calls
         for number in range(parsed.pairs):
             for mode in ("off", "on") if number % 2 == 0 else ("on", "off"):
                 told = {"otlp": url, "prometheus": page} if mode == "on" else None
-                took_s, cpu_ms, threads = _run(folder, _config(folder, served, parsed, told), parsed.rollouts)
+                took_s, cpu_ms, threads = collected(folder, config(told), parsed.rollouts)
                 costs.wall_s[mode].append(took_s)
                 costs.cpu_ms[mode].append(cpu_ms)
                 costs.threads_ms += [threads] if mode == "on" else []

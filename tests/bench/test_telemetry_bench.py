@@ -1,12 +1,18 @@
 """The picture of a trace, and the measuring of what telemetry costs."""
 
+import argparse
 import json
+import shutil
+import subprocess
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench import telemetry as bench
+from bench import telemetry_instructions as instructions
+from bench.endpoint import endpoint
 from bench.otlp_sink import SeenSpan
 from bench.timeline import LEFT, RIGHT, WIDTH, Panel, draw, lanes, short
 from participants.telemetry import names as n
@@ -73,3 +79,21 @@ def test_the_bench_measures_both_ways(
     assert found["pages_ms"] > 0
     assert len(found["overheads"]) == 1
     assert found["off_ns"].keys() == found["on_ns"].keys() == {"span", "add", "observe"}
+
+
+@pytest.mark.process
+@pytest.mark.timeout(120)
+def test_instructions_are_counted_of_runs_in_which_telemetry_is_on(tmp_path: Path) -> None:
+    """With it on, a child minds where it is to go; valgrind's count is read."""
+    page, parsed = bench.free_address(), argparse.Namespace(turns=1, concurrency=4, interval=1.0)
+    with endpoint(tmp_path) as served, bench.sink(f"http://{page}/metrics", 0.1) as url:
+        runs = instructions.Bench(tmp_path, served.base_url, {"otlp": url, "prometheus": page}, parsed)
+        assert instructions.run(runs.order("on", 4, 1.0))[0] > 0
+        wrong = replace(runs, told={"otlp": "nowhere"})
+        with pytest.raises(RuntimeError, match="http:// or https://"):
+            instructions.run(wrong.order("on", 4, 1.0))
+        assert instructions.run(wrong.order("off", 4, 1.0))[0] > 0
+    if shutil.which("valgrind") is None:
+        pytest.skip("valgrind is not installed")
+    told = subprocess.run([*instructions.VALGRIND, "true"], check=True, capture_output=True, text=True).stderr
+    assert 10_000 < instructions.count_in(told) < 10_000_000
