@@ -16,7 +16,7 @@ LONG_LIVED = {
 }
 """By fleet, the roles that nobody kills."""
 ENTRY_BYTES = 4000
-"""That an entry of the chain takes in the memory of a controller, which keeps all of them: by design, and so no leak."""
+"""That an entry of the chain takes in the memory of a controller, which keeps all of them: by design, so no leak."""
 AGES_S = {"under 10 s": 10.0, "to 1 min": 60.0, "to 10 min": 600.0, "to 1 h": 3600.0, "over 1 h": float("inf")}
 
 MEMORY = Tolerance(0.05, 4e6)

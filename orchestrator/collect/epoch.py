@@ -6,7 +6,7 @@ handled as a crash of the controller is, but that nobody has to run the command 
 
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
@@ -16,10 +16,11 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from participants import telemetry
 from participants.telemetry import names
 from participants.telemetry.operations import controlled
-from store import Controller, Fenced, RootMissing, Store, StoreError, claim
+from store import Controller, Fenced, RootMissing, Store, StoreError
 
 from ..errors import CoordinationError
 from .checkpoints import Checkpoints
+from .claims import later_claims
 from .collector import Collector, Emit, Tally
 from .config import Config
 from .ending import Ending
@@ -78,7 +79,7 @@ async def bare_errors() -> AsyncIterator[None]:
 
 async def run_epochs(run: Run) -> None:
     """One after the other, as often as servers are lost and come back. Raises Fenced, ServersGone."""
-    async with AsyncExitStack() as later:
+    async with bare_errors(), later_claims() as next_claim:
         while lost := await _run_epoch(run):
             assert run.store is not None
             assert run.controller is not None
@@ -86,8 +87,7 @@ async def run_epochs(run: Run) -> None:
             run.summary.servers_lost += len(lost)
             await run.worlds.recover(lost, run.tally.rows + run.tally.failures)
             with controlled("claim") as found:
-                following = claim(run.store, following=run.controller)
-                run.controller = await later.enter_async_context(following)
+                run.controller = await next_claim(run.store, run.controller)
                 found.set(epoch=run.controller.epoch)
             run.wishes = replace(run.wishes, fresh=False, retry_failed=False)
 
