@@ -1,7 +1,7 @@
 """The part of the proof that simulates: seed after seed, each judged; a failing one is made smaller and told."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import count as count_from
 
@@ -54,7 +54,8 @@ def judged(scenario: Scenario) -> tuple[Outcome, list[Violation]]:
 
 def seeds(first: int, number: int) -> Iterator[Task]:
     """One task a seed; of 0 without an end."""
-    yield from (partial(tried, seed) for seed in (range(first, first + number) if number else count_from(first)))
+    numbers: Iterable[int] = range(first, first + number) if number else count_from(first)
+    yield from (partial(tried, seed) for seed in numbers)
 
 
 def tried(seed: int, until: float) -> Report:
