@@ -86,7 +86,8 @@ def warm_up() -> None:
 
 def where(copy: Path) -> dict[str, str]:
     """From which file each of our packages comes in the copy: in a test, and in a program that is started there."""
-    return _in_fork(copy, _where)
+    found: dict[str, str] = _in_fork(copy, _where)
+    return found
 
 
 def _where() -> dict[str, str]:
