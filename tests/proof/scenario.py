@@ -148,10 +148,7 @@ def _together(chance: random.Random, names: list[str]) -> list[Fault]:
             ]
         case "outage":
             kind = chance.choice(("store_unsent", "store_reply_lost"))
-            return [
-                Fault("kill_controller", 0.0, "", 0.3, moment="chain", nth=nth),
-                Fault(kind, 0.0, "", 20.0, 1.0, moment="chain", nth=nth),
-            ]
+            return [Fault(kind, 0.0, "", 20.0, 1.0, moment=chance.choice(("chain", "rows")), nth=nth - 1)]
     return [Fault("kill", 0.0, chance.choice(names), 100.0, moment="chain", nth=nth)]
 
 
@@ -162,7 +159,7 @@ def _in_restore(chance: random.Random, names: list[str]) -> Fault:
         return Fault(kind, 0.0, target, 0.3, moment=chance.choice(("stage", "activate")), nth=nth)
     if kind.startswith("network"):
         return Fault(kind, 0.0, "", 1.0, 0.3, moment=chance.choice(("stage", "activate")), nth=1)
-    return Fault(kind, 0.0, "", 12.0, 1.0, moment="claimed", nth=2)
+    return Fault(kind, 0.0, "", 12.0, 1.0, moment="stage", nth=1)
 
 
 KINDS = (
