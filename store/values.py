@@ -16,9 +16,9 @@ import math
 import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NoReturn
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn
 
 import orjson
 
@@ -30,21 +30,22 @@ from .sealed import INT_MAX, INT_MIN
 
 _OPTIONS = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 _BYTES, _BLOB = "$bytes", "$blob"
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
+"""No blobs."""
 _SHORT = 32
 """Longer lists, which are mostly token ids, are looked into after everything else."""
 _NO_FRAGMENTS = sys.getrefcount(orjson.Fragment)
 """Each Fragment refers to its type: while there are no more references than at import, there is none to look for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(NamedTuple):
     """An encoded value, the payloads to be put into blobs, and all the blobs that it names."""
 
     data: bytes
     escaped: bool = False
-    outgoing: Mapping[BlobRef, bytes] = field(default_factory=dict)
+    outgoing: Mapping[BlobRef, bytes] = NOTHING
     blobs: tuple[BlobRef, ...] = ()
-    lazy: Mapping[BlobRef, LazyBytes] = field(default_factory=dict)
+    lazy: Mapping[BlobRef, LazyBytes] = NOTHING
     """Further payloads to be put into blobs, which are not read yet."""
 
 
