@@ -80,6 +80,10 @@ class Listening:
         """What has come so far."""
         return self._reader.reading(self._failure)
 
+    def prefix(self) -> Prefix:
+        """Of that the prefix alone."""
+        return self._reader.prefix()
+
 
 class Flight:
     """One admitted call that is not finished."""
@@ -136,7 +140,7 @@ class Flight:
         """The exact beginning that is here; None where nothing is."""
         if self._stream is None:
             return self._begun
-        here = self._stream.reading().prefix
+        here = self._stream.prefix()
         return here if self._begun is None else combined(self._begun, here)
 
 

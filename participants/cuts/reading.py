@@ -257,6 +257,13 @@ class ChoiceReader:
         except SHAPES as error:
             return Reading(prefix=Prefix(), failure=failed(f"events of another shape ({error!r})", None))
 
+    def prefix(self) -> Prefix:
+        """That of the reading alone, which is all that a cut takes."""
+        try:
+            return self._prefix(self._choices.get(0) or _Choice())
+        except SHAPES:
+            return Prefix()
+
     def _reading(self, failure: ParticipantError | None) -> Reading:
         first = self._choices.get(0) or _Choice()
         ended = failure is None and bool(self._choices) and all(each.finish for each in self._choices.values())

@@ -106,6 +106,13 @@ class ResponseReader:
         except SHAPES as error:
             return Reading(prefix=Prefix(), failure=failed(f"events of another shape ({error!r})", None))
 
+    def prefix(self) -> Prefix:
+        """That of the reading alone, which is all that a cut takes."""
+        try:
+            return self._prefix()
+        except SHAPES:
+            return Prefix()
+
     def _reading(self, failure: ParticipantError | None) -> Reading:
         ended = self._whole is not None
         return Reading(

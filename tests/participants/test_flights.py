@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from participants.data import Request
-from participants.flights import Flight, Flights
+from participants.flights import Flight, Flights, Listening
 
 pytestmark = pytest.mark.unit
 
@@ -33,3 +33,13 @@ def test_dispositions_follow_what_has_come_of_each() -> None:
     flights.discard(one)
     one.start_over()
     assert (flights.dispositions(), len(flights)) == ({"several_choices": 1}, 1)
+
+
+@pytest.mark.parametrize("route", [ROUTE, "/v1/completions", "/v1/responses"])
+def test_a_prefix_is_that_of_the_whole_reading(route: str) -> None:
+    """What a cut takes is what a reading of the same stream has, from nothing at all to an event of another shape."""
+    listening = Listening(route)
+    created = b'data: {"type": "response.created", "response": {"id": "r", "model": "m", "output": []}}\n\n'
+    for event in (b"", created, chunk(7), chunk(8, 9), chunk(), b'data: {"choices": [{"token_ids": ["x"]}]}\n\n'):
+        listening.feed(event)
+        assert listening.prefix() == listening.reading().prefix
