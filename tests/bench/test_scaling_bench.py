@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench import scaling
+from bench import scaling, scaling_controller
 from bench.scaling_fit import fit
 
 SIZES = (1_000.0, 4_000.0, 16_000.0, 64_000.0)
@@ -92,6 +92,20 @@ def test_runs_are_fitted_and_those_of_a_file_are_not_made_again(
     scaling.main(arguments)
     assert _last(capsys) == first
     assert [path.name for path in tmp_path.iterdir()] == ["runs.jsonl"]
+
+
+@pytest.mark.process
+def test_requests_of_the_controller_go_with_the_processes_and_bytes_with_the_rollouts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twice the processes ask for two more objects each, whatever they hold; a call and a chain entry stay as long."""
+    monkeypatch.chdir(tmp_path)
+    scaling_controller.main(["--rollouts", "16", "--processes", "4,8", "--json"])
+    four, eight = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (eight["open_requests"] - four["open_requests"], four["open_requests"]) == (8, 9)
+    assert four["call_bytes"] == eight["call_bytes"] > 16 * len("rollout-")
+    assert four["entry_bytes"] == eight["entry_bytes"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def _run(rollouts: int, commit_s: float, way: str = "embedded") -> scaling.Run:

@@ -1,0 +1,109 @@
+"""What a checkpoint costs its controller, and every process, for each rollout and each process of the fleet.
+
+    python -m bench.scaling_controller --rollouts 4000 --processes 4,16 --json
+
+The processes are commits of empty records into a local store, of which each process of a server has an equal share,
+and every role has every rollout. Then the controller's part runs for real: the publication, which reads every manifest
+and index back, and the opening that each process does for itself in a restore. Of the control calls, the message with
+the scope is made, written and parsed as one process gets it. Processor time, in seconds.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from orchestrator.fleet import PREPARE_ORDER
+from participants.routing import worker_of
+from participants.wire import Commit
+from store import (
+    CheckpointId,
+    Draft,
+    Life,
+    ParticipantCommit,
+    ParticipantRef,
+    ProcessName,
+    Record,
+    claim,
+    open_checkpoint,
+    open_store,
+)
+
+TIMEOUT_S = 600.0
+
+
+def lives_of(rollouts: int) -> list[Life]:
+    """With ids as long as those that a collection run derives."""
+    return [Life(f"rollout-{n:016x}", 1, 0, n) for n in range(rollouts)]
+
+
+async def measure(rollouts: int, processes: int, folder: Path) -> dict[str, Any]:
+    """One size; of each role there are a quarter of the processes."""
+    workers = processes // len(PREPARE_ORDER)
+    tracemalloc.start()
+    lives = lives_of(rollouts)
+    memory = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    found: dict[str, Any] = {"rollouts": rollouts, "processes": processes, "life_bytes": round(memory / rollouts)}
+    async with open_store(str(folder / "store"), "write") as opened:
+        store, requests = opened.counted()
+        async with claim(store) as controller:
+            checkpoint = controller.next_round()
+            refs: list[ParticipantRef] = []
+            for kind in PREPARE_ORDER:
+                for number in range(workers):
+                    own = [Record(life, {}) for life in lives if worker_of(life.rollout_id, workers) == number]
+                    process = ProcessName(kind, "main", f"w{number}")
+                    refs.append((await ParticipantCommit(store, checkpoint, process).run(own)).ref)
+            draft = Draft(checkpoint=checkpoint, parent=None, participants=refs, scope=lives)
+            before, began = requests.total(), time.process_time()
+            ref = await controller.publish(draft, timeout_s=TIMEOUT_S)
+            found |= {"publish_s": time.process_time() - began, "publish_requests": requests.total() - before}
+        before, began = requests.total(), time.process_time()
+        await open_checkpoint(store, ref)
+        found |= {"open_s": time.process_time() - began, "open_requests": requests.total() - before}
+        found["manifest_bytes"] = (folder / "store" / "checkpoints" / str(checkpoint) / "manifest.json").stat().st_size
+        found["entry_bytes"] = max(path.stat().st_size for path in (folder / "store" / "chain").iterdir())
+    return found | call_of(lives, checkpoint)
+
+
+def call_of(lives: Sequence[Life], round_: CheckpointId) -> dict[str, Any]:
+    """The commit call to one process."""
+    began = time.process_time()
+    message = Commit(run="0" * 32, epoch=1, incarnation="0" * 32, round=round_, scope=tuple(lives), parent=None)
+    body = message.model_dump_json()
+    written = time.process_time()
+    Commit.model_validate_json(body)
+    parsed = time.process_time()
+    return {"call_bytes": len(body), "call_write_s": written - began, "call_parse_s": parsed - written}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line."""
+    about = (__doc__ or "").split("\n\n")[0]
+    parser = argparse.ArgumentParser(prog="python -m bench.scaling_controller", description=about)
+    parser.add_argument("--rollouts", type=int, default=4_000)
+    parser.add_argument("--processes", default="4,16", help="of all four roles together: multiples of four")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parsed = parser.parse_args(arguments)
+    sizes = [int(text) for text in parsed.processes.split(",")]
+    if any(size < 4 or size % 4 for size in sizes):
+        sys.exit(f"--processes {parsed.processes}: give multiples of four, as each role has as many")
+    found = []
+    for size in sizes:
+        with tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd()) as folder:
+            found.append(anyio.run(measure, parsed.rollouts, size, Path(folder)))
+        print("  ".join(f"{name} {value:.4g}" for name, value in found[-1].items()))
+    if parsed.json:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
