@@ -1,6 +1,6 @@
 """The checkpoints of a run: what they have after a restore, what is at risk between two, and what is tried again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import anyio
@@ -12,6 +12,7 @@ from orchestrator.collect import checkpoints
 from orchestrator.collect.checkpoints import LAST_TRIES, lasts
 from orchestrator.collect.progress import facts_of
 from orchestrator.collect.saved import Work
+from orchestrator.collect.segments import Line, Writer
 from orchestrator.errors import CommitFailed, CoordinationError
 from participants.errors import Code, ParticipantError, from_store
 from participants.telemetry import names
@@ -185,8 +186,18 @@ async def test_a_checkpoint_has_the_output_as_long_as_it_is_and_no_delivered_rol
         assert len(manifest.scope) == 2
 
 
-async def test_nothing_is_delivered_while_everything_stands_still(tmp_path: Path) -> None:
+async def test_nothing_is_delivered_while_everything_stands_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A result that comes meanwhile has its row only when the checkpoint lets go, and its place is filled only then."""
+    begun: list[Sequence[Line]] = []
+    append = Writer.append
+
+    async def noted(writer: Writer, lines: Sequence[Line]) -> None:
+        begun.append(lines)  # Before the disk has it, which may take any time.
+        await append(writer, lines)
+
+    monkeypatch.setattr(Writer, "append", noted)
     config = await anyio.to_thread.run_sync(configured, tmp_path)
     config = config.model_copy(update={"run": config.run.model_copy(update={"concurrency": 2})})
     upstream = Turns(turns=1)
@@ -200,7 +211,7 @@ async def test_nothing_is_delivered_while_everything_stands_still(tmp_path: Path
             at.collector.wake()
             for _ in range(200):
                 await anyio.lowlevel.checkpoint()
-            assert (at.collector.tally.rows, at.collector.ledger.dispatched) == (0, 2)
+            assert (begun, at.collector.ledger.dispatched) == ([], 2)
         upstream.let_go(2)
         await finished(at)
         assert (at.collector.tally.rows, at.collector.ledger.dispatched) == (3, 3)
