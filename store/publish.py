@@ -76,16 +76,24 @@ class Draft:
 
 @asynccontextmanager
 async def claim(
-    store: Store, base: Base = "head", *, take_over: bool = False, following: "Controller | None" = None
+    store: Store,
+    base: Base = "head",
+    *,
+    take_over: bool = False,
+    following: "Controller | None" = None,
+    chain: Chain | None = None,
 ) -> AsyncIterator["Controller"]:
     """Claim the run for the time of the context, in a new epoch that continues from `base`.
 
-    `following` is a claim of one's own that still stands, and that this one takes the place of.
+    `following` is a claim of one's own that still stands, and that this one takes the place of. `chain` is one that was
+    read before, to read on from; it is the controller's from then on.
 
     Raises ControllerAlive where another controller lives and `take_over` was not asked for, NoCheckpoint and
     CheckpointDeleted for a base that is not there, Fenced where a third one was faster.
     """
-    chain = await store.chain()
+    if chain is None:
+        chain = Chain(store.backend, store.run_id, store.limits) if following is None else following.chain()
+    await chain.refresh()
     taken = await _ids_with_objects(store)
     judged = chain.state.epoch
     if not take_over and following is None:
@@ -151,6 +159,10 @@ class Controller:
         """The head as last read: the checkpoint that the next one has as its parent."""
         return self._chain.state.head
 
+    def chain(self) -> Chain:
+        """The chain as last read, for another task."""
+        return self._chain.copy()
+
     def next_round(self) -> CheckpointId:
         """The id of a new round of this epoch; an id is used once, and none of which objects stood at the claim."""
         self._rounds += 1
@@ -199,7 +211,7 @@ class Controller:
         store = self._store
         if sweep_after_s is not None:
             store = replace(store, limits=replace(store.limits, sweep_after_s=sweep_after_s))
-        return await prune(store, policy, chain=self._chain.copy())
+        return await prune(store, policy, chain=self.chain())
 
     async def _refuse_early(self, checkpoint: CheckpointId) -> None:
         """Write nothing for a checkpoint that a plan names, or that a higher epoch keeps from being published."""

@@ -27,9 +27,10 @@ async def later_claims() -> AsyncIterator[Next]:
 
         async def make(store: Store, following: Controller) -> Controller:
             nonlocal over
-            before, over = over, anyio.Event()
-            made: Controller = await group.start(_hold, store, following, over)
-            before.set()
+            next_over = anyio.Event()
+            made: Controller = await group.start(_hold, store, following, next_over)
+            over.set()
+            over = next_over
             return made
 
         yield make

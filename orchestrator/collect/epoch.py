@@ -180,7 +180,7 @@ async def _begin(run: Run, world: World) -> tuple[Before, Writer]:
         if wishes.fresh:
             await run.segments.put_others_aside()
         return Before(_without_failed(lines, wishes)), writer
-    below = await seal_and_read(run.store, run.controller, run.segments, wishes)
+    below = await seal_and_read(run.controller, run.segments, wishes)
     written = frozenset(line.life for line in below.lines)
     below.lines = _without_failed(below.lines, wishes)
     by_id = {rollout.rollout_id: rollout for rollout in run.rollouts}

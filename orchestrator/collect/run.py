@@ -83,11 +83,11 @@ async def collect(
             run = Run(config, options, emit, rollouts, fields, segments, worlds, store, ending=ending, summary=summary)
             run.left, run.wishes = await segments.leftovers(), options.wishes
             if store is not None:
-                await check_run(store, segments, fields, options.wishes)
+                chain = await check_run(store, segments, fields, options.wishes)
                 await worlds.look()
                 base = "none" if options.fresh else "head"
                 with controlled("claim") as found:
-                    claimed = claim(store, base, take_over=options.take_over)  # type: ignore[arg-type]
+                    claimed = claim(store, base, take_over=options.take_over, chain=chain)  # type: ignore[arg-type]
                     run.controller = await stack.enter_async_context(claimed)
                     found.set(epoch=run.controller.epoch)
             await stack.enter_async_context(worlds.open(store))

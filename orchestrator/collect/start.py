@@ -101,8 +101,11 @@ async def refuse_lost_store(url: str, segments: Segments) -> None:
         raise StoreGone(url, segments.backend.url, "holds no checkpoint store", "start anew") from error
 
 
-async def check_run(store: Store, segments: Segments, fields: Mapping[str, str], wishes: Wishes) -> None:
-    """Refuse to continue another run, before anything is claimed. Raises ConfigError, naming what differs."""
+async def check_run(store: Store, segments: Segments, fields: Mapping[str, str], wishes: Wishes) -> Chain:
+    """Refuse to continue another run, before anything is claimed; gives the chain, to read on from.
+
+    Raises ConfigError, naming what differs.
+    """
     written = max(await segments.epochs(), default=0)
     chain = await store.chain()
     if written > chain.state.epoch:
@@ -110,7 +113,7 @@ async def check_run(store: Store, segments: Segments, fields: Mapping[str, str],
         raise StoreGone(store.url, segments.backend.url, why, "remove this one and start anew")
     if wishes.fresh:
         check_accepted(wishes.accept, fields)
-        return
+        return chain
     await _check_runs(segments)
     lengths = sealed_lengths(chain)
     header = None
@@ -121,6 +124,7 @@ async def check_run(store: Store, segments: Segments, fields: Mapping[str, str],
     if head is not None and not head.manifest.fingerprint:
         raise ForeignHead(store.url, str(head.ref.checkpoint))
     _check_fields(fields, header, head, wishes)
+    return chain
 
 
 def _check_fields(fields: Mapping[str, str], header: Header | None, head: Checkpoint | None, wishes: Wishes) -> None:
@@ -147,9 +151,9 @@ def sealed_lengths(chain: Chain) -> dict[int, int]:
     return lengths
 
 
-async def seal_and_read(store: Store, controller: Controller, segments: Segments, wishes: Wishes) -> _Segments:
+async def seal_and_read(controller: Controller, segments: Segments, wishes: Wishes) -> _Segments:
     """Fix the lengths of lower segments on the chain, and read what counts. A fresh start seals them all at 0."""
-    sealed = sealed_lengths(await store.chain())
+    sealed = sealed_lengths(controller.chain())
     below = _Segments()
     for epoch in range(1, controller.epoch):
         below.add(epoch, await segments.read(epoch, 0 if wishes.fresh else sealed.get(epoch)))

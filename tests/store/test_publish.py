@@ -38,9 +38,10 @@ from store import (
     prune,
 )
 from store.backends import Fault, MemorySpace
-from store.layout import aggregate_key
+from store.layout import aggregate_key, entry_key
 from tests.support.checkpoints import AGENT, TOOLS, life, memory_store, records
 from tests.support.damage import keys
+from tests.support.prunable import World, publish_cursors
 
 pytestmark = [pytest.mark.unit, pytest.mark.anyio]
 
@@ -382,3 +383,18 @@ async def test_a_definite_failure_leaves_nothing_on_the_chain() -> None:
         assert await publications(store) == []
         await controller.publish(draft, timeout_s=5)
     assert await publications(store) == ["1.1"]
+
+
+async def test_a_claim_that_follows_another_reads_nothing_of_the_chain_again() -> None:
+    """Nor does one that is given a chain that was read before, so that a start reads it once."""
+    world = World()
+    async with claim(world.store) as first:
+        await publish_cursors(world.store, first, range(5))
+        asked = len(world.backend.calls)
+        known = {entry_key(n) for n in range(1, len(first.chain().entries) + 1)}
+        async with claim(world.store, following=first) as second:
+            assert (second.epoch, second.head) == (first.epoch + 1, first.head)
+            chain = second.chain()
+        async with claim(world.store, chain=chain) as third:
+            assert third.epoch == second.epoch + 1
+        assert not known & {call.key for call in world.backend.calls[asked:] if call.verb == "get"}

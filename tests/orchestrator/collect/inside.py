@@ -98,7 +98,7 @@ async def inside(config: Config, upstream: OneTool) -> AsyncIterator[Inside]:
     ):
         segments = await open_segments(config.run.output, store.run_id)
         rollouts = await anyio.to_thread.run_sync(load_rollouts, config)
-        below = await seal_and_read(store, controller, segments, Wishes())
+        below = await seal_and_read(controller, segments, Wishes())
         done = final_lines(below.lines)
         by_id = {rollout.rollout_id: rollout for rollout in rollouts}
         before = await go_on(store, controller, world, below.lines, (), by_id)

@@ -50,7 +50,7 @@ def row(rollout_id: str, epoch: int) -> Line:
 async def read_as_next(store: Store, segments: Segments, **wishes: Any) -> list[str]:
     """What counts for the next one who claims the run."""
     async with claim(store, take_over=True) as controller:
-        below = await seal_and_read(store, controller, segments, Wishes(**wishes))
+        below = await seal_and_read(controller, segments, Wishes(**wishes))
     return [kept.rollout_id for kept in below.lines]
 
 
