@@ -28,7 +28,8 @@ def test_a_power_is_found_again_with_no_error() -> None:
 def test_a_line_with_a_fixed_part_is_found_again_and_fits_better() -> None:
     """A fixed part makes the exponent look smaller than one; the line says it exactly, and is named."""
     found = fit([(n, 0.1 + 5e-5 * n) for n in SIZES])
-    assert (found.line.fixed, found.line.each) == (pytest.approx(0.1), pytest.approx(5e-5))
+    assert found.line.fixed == pytest.approx(0.1)
+    assert found.line.each == pytest.approx(5e-5)
     assert found.line.at(2_000) == pytest.approx(0.2)
     assert found.power.b < 0.9
     assert found.better == "line"

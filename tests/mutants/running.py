@@ -6,6 +6,7 @@ has the copy before whatever is installed.
 """
 
 import os
+import select
 import signal
 import sys
 import time
@@ -134,12 +135,10 @@ def _in_fork(copy: Path, work: Callable[[], Any]) -> Any:
         os.close(reading)
         _become(copy, output, writing, work)
     os.close(writing)
-    ends = time.monotonic() + LIMIT_S
+    held = os.pidfd_open(child)
     try:
-        while os.waitpid(child, os.WNOHANG)[0] == 0:
-            if time.monotonic() >= ends:
-                raise Broken(f"it hangs: nothing came of it in {LIMIT_S:.0f} s")
-            time.sleep(0.02)
+        if not select.select([held], [], [], LIMIT_S)[0]:
+            raise Broken(f"it hangs: nothing came of it in {LIMIT_S:.0f} s")
         with open(reading, "rb", closefd=False) as pipe:
             answer = pipe.read()
     finally:
@@ -147,6 +146,7 @@ def _in_fork(copy: Path, work: Callable[[], Any]) -> Any:
             os.killpg(child, signal.SIGKILL)  # With what it has started; it is the first of its group.
         with suppress(ChildProcessError):
             os.waitpid(child, 0)
+        os.close(held)
         os.close(reading)
     if not answer:
         raise Broken(f"a process ended without an answer:\n{output.read_text(errors='replace')[-3000:]}")
