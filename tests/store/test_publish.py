@@ -47,7 +47,7 @@ pytestmark = [pytest.mark.unit, pytest.mark.anyio]
 
 FIRST = CheckpointId(1, 1)
 TWIN = ProcessName(AGENT.kind, AGENT.name, "p1")
-SOON_S = 0.05
+SOON_S = 0.25
 
 
 async def commit(

@@ -12,7 +12,7 @@ import anyio
 import midflight
 from midflight import CoordinationError, HttpLink, training_run
 from orchestrator.collect.config import load_participants
-from orchestrator.deployment import deployed
+from orchestrator.deployment import NotUp, deployed
 
 from .trainer import Trainer
 
@@ -58,7 +58,7 @@ async def main(folder: Path, rows: int) -> None:
             await one_start(folder, rows)
             say("done")
             return
-        except CoordinationError as error:
+        except (CoordinationError, NotUp) as error:  # Servers are killed while they are started, too.
             say(f"lost {type(error).__name__} {error}")
 
 
