@@ -15,6 +15,8 @@ A listing is a hint where to start reading, never proof that an entry is missing
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
+from copy import copy
+from typing import Self
 
 from .again import damage_seen_twice
 from .backends.base import Backend
@@ -61,9 +63,9 @@ class Chain:
         """What the last entry sums up."""
         return self.entries[-1].state if self.entries else State()
 
-    def copy(self) -> "Chain":
+    def copy(self) -> Self:
         """Another one that has read as far, for another task."""
-        made = Chain(self._backend, self.run_id, self._limits)
+        made = copy(self)
         made.entries, made.known = [*self.entries], self.known.copy()
         return made
 

@@ -103,8 +103,7 @@ async def prune(
     Raises what reading and appending to the chain raises, and CorruptCheckpoint where a kept checkpoint cannot be read,
     so that its blobs are not known; a failure to delete is reported and not raised.
     """
-    chain = chain or Chain(store.backend, store.run_id, store.limits)
-    await chain.refresh()
+    chain = await store.chain(chain)
     resumed = [plan.n for plan in chain.state.plans]
     while True:
         found = await _look(store, policy, chain)

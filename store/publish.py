@@ -91,9 +91,9 @@ async def claim(
     Raises ControllerAlive where another controller lives and `take_over` was not asked for, NoCheckpoint and
     CheckpointDeleted for a base that is not there, Fenced where a third one was faster.
     """
-    if chain is None:
-        chain = Chain(store.backend, store.run_id, store.limits) if following is None else following.chain()
-    await chain.refresh()
+    if chain is None and following is not None:
+        chain = following.chain()
+    chain = await store.chain(chain)
     taken = await _ids_with_objects(store)
     judged = chain.state.epoch
     if not take_over and following is None:

@@ -50,9 +50,9 @@ class Store:
         """The root, for messages."""
         return self.backend.url
 
-    async def chain(self) -> Chain:
-        """The chain as it stands now. Raises CorruptChain."""
-        chain = Chain(self.backend, self.run_id, self.limits)
+    async def chain(self, read: Chain | None = None) -> Chain:
+        """The chain as it stands now; `read` is one that was read before, to read on with. Raises CorruptChain."""
+        chain = read or Chain(self.backend, self.run_id, self.limits)
         await chain.refresh()
         return chain
 

@@ -88,11 +88,12 @@ class ActorStore(Store):
     journal: list[Any] | None = None
     kind: type[NumberedChain] = NumberedChain
 
-    async def chain(self) -> Chain:
+    async def chain(self, read: Chain | None = None) -> Chain:
         """The chain as it stands now."""
-        chain = self.kind(self.backend, self.run_id, self.limits)
-        assert self.journal is not None
-        chain.actor, chain.journal = self.actor, self.journal
+        chain = read or self.kind(self.backend, self.run_id, self.limits)
+        if isinstance(chain, NumberedChain):
+            assert self.journal is not None
+            chain.actor, chain.journal = self.actor, self.journal
         await chain.refresh()
         return chain
 
