@@ -209,7 +209,8 @@ def draw(report: Report, path: Path) -> None:
         axis.set_title(title, fontsize=9)
         axis.set_ylim(bottom=0)
         axis.spines[["top", "right"]].set_visible(False)
-        axis.legend(fontsize=6, frameon=False)
+        if axis.lines:
+            axis.legend(fontsize=6, frameon=False)
     for axis in axes[-1]:
         axis.set_xlabel("minutes, with a kill every few seconds")
     figure.tight_layout()
