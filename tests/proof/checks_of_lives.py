@@ -18,7 +18,9 @@ def only_the_newest_life(view: View) -> Iterator[Violation]:
     """1: a holder that has served a newer life, or was told of the end of this one, lets it change nothing."""
     newest: dict[tuple[int, str], Life] = {}
     ended: dict[tuple[int, str], Life] = {}
-    for event in view.history.of("did", "answered", "control"):
+    under_way: set[tuple[int, str, str]] = set()
+    """Calls that came before the end: what is generated for one until it hears of the end changes nothing here."""
+    for event in view.history.of("asked", "did", "answered", "control"):
         where = event["incarnation"]
         if event.what == "control":
             if event["code"] == "ok" and event["operation"] in ("retire", "release"):
@@ -30,9 +32,15 @@ def only_the_newest_life(view: View) -> Iterator[Violation]:
         if event["life"] is None or (event.what == "answered" and event["code"] != "ok"):
             continue
         life = life_of(event["life"])
-        key = where, life.rollout
+        key, call = (where, life.rollout), (where, event["life"], event["call"])
+        if event.what == "asked":
+            if key not in ended or ended[key].position < life.position:
+                under_way.add(call)
+            continue
         for known, why in ((newest, "has served"), (ended, "was told of the end of")):
             other = known.get(key)
+            if known is ended and event["effect"] == "generate" and call in under_way:
+                continue
             if event.what == "did" and other and (life.position < other.position or (known is ended and life == other)):
                 yield Violation(1, f"{event['process']} {why} {_text(other)}, and {event['effect']} by {_text(life)}",
                                 event.n)  # fmt: skip

@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from .checks_of_lives import only_the_newest_life
 from .controllers import rollouts_of
+from .history import History
 from .scenario import Fault, Scenario, draw
 from .seeds import ELSEWHERE, EXPECTED, judged
 from .shrinking import shrink
 from .simulation import simulate
+from .view import View
 
 pytestmark = pytest.mark.unit
 
@@ -77,3 +80,15 @@ def test_a_scenario_follows_from_its_seed() -> None:
     assert draw(11) == draw(11)
     assert draw(11) != draw(12)
     assert len(set(EXPECTED)) == len(EXPECTED)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_only_what_was_asked_before_the_end_may_be_generated_after_it(late: bool) -> None:
+    """A generation that was under way is answered as stale and used by nobody; one that begins later is a violation."""
+    history, life = History(), "r.0.0/1.0#0"
+    call = {"process": "model.main-0", "incarnation": 3, "life": life, "call": "agent.main:0.0"}
+    steps = [("asked", call), ("did", {**call, "effect": "generate"}), ("answered", {**call, "code": "stale_life"})]
+    steps.insert(0 if late else 1, ("control", {**call, "operation": "release", "code": "ok", "lives": [life]}))
+    for at, (what, facts) in enumerate(steps):
+        history.add(float(at), what, **facts)
+    assert len(list(only_the_newest_life(View(history)))) == late
