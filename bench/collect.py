@@ -13,6 +13,7 @@ the same kills where only finished rows are kept (`bench.kills`).
 """
 
 import argparse
+import gc
 import json
 import shutil
 import statistics
@@ -27,6 +28,7 @@ import anyio
 
 from orchestrator.collect import Config, Options, collect
 from participants.inference import DEFAULT_MODEL
+from participants.serving.settings import GC_THRESHOLD
 
 from . import kills
 from .endpoint import Endpoint, endpoint, write_rows
@@ -78,6 +80,7 @@ def _config(folder: Path, served: Endpoint, parsed: argparse.Namespace, mode: st
 
 def _run(config: Config, mode: str, rollouts: int, rates: Rates) -> None:
     began = cpu = 0.0
+    gc.set_threshold(*GC_THRESHOLD)  # As `midflight collect` does.
 
     def emit(name: str, facts: dict[str, Any]) -> None:
         nonlocal began, cpu

@@ -12,6 +12,7 @@ Off, each call of the hook returns at once: `off_ns` is what one costs.
 """
 
 import argparse
+import gc
 import json
 import shutil
 import socket
@@ -34,6 +35,7 @@ import anyio
 from orchestrator.collect import Config, Options, collect
 from participants import telemetry
 from participants.inference import DEFAULT_MODEL
+from participants.serving.settings import GC_THRESHOLD
 from participants.telemetry import Readings, Span, names, prometheus
 
 from .endpoint import endpoint, write_rows
@@ -208,6 +210,7 @@ def collected(folder: Path, config: Config, rollouts: int) -> tuple[float, float
     """One run, from its start to its end; seconds, milliseconds of processor time of an episode, and of threads."""
     began = cpu = threads = 0.0
     (folder / "run").mkdir()
+    gc.set_threshold(*GC_THRESHOLD)  # As `midflight collect` does: else each collection looks at all that was imported.
 
     def emit(name: str, _: dict[str, Any]) -> None:
         nonlocal began, cpu, threads
