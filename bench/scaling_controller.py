@@ -4,25 +4,30 @@
 
 The processes are commits of empty records into a local store, of which each process of a server has an equal share,
 and every role has every rollout. Then the controller's part runs for real: the publication, which reads every manifest
-and index back, and the opening that each process does for itself in a restore. Of the control calls, the message with
-the scope is made, written and parsed as one process gets it. Processor time, in seconds.
+and index back, and the opening that each process does for itself in a restore. Of the control calls, the commit with
+the scope is sent to every process, and read as one process reads it. Processor time, in seconds.
 """
 
 import argparse
 import json
 import sys
 import tempfile
+import threading
 import time
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import anyio
 
+from orchestrator import HttpLink, http_client
 from orchestrator.fleet import PREPARE_ORDER
+from participants import Done
 from participants.routing import worker_of
-from participants.wire import Commit
+from participants.wire import Commit, Lives
 from store import (
     CheckpointId,
     Draft,
@@ -71,18 +76,70 @@ async def measure(rollouts: int, processes: int, folder: Path) -> dict[str, Any]
         found |= {"open_s": time.process_time() - began, "open_requests": requests.total() - before}
         found["manifest_bytes"] = (folder / "store" / "checkpoints" / str(checkpoint) / "manifest.json").stat().st_size
         found["entry_bytes"] = max(path.stat().st_size for path in (folder / "store" / "chain").iterdir())
-    return found | call_of(lives, checkpoint)
+    return found | await calls_of(lives, checkpoint, processes)
 
 
-def call_of(lives: Sequence[Life], round_: CheckpointId) -> dict[str, Any]:
-    """The commit call to one process."""
-    began = time.process_time()
-    message = Commit(run="0" * 32, epoch=1, incarnation="0" * 32, round=round_, scope=tuple(lives), parent=None)
-    body = message.model_dump_json()
-    written = time.process_time()
+async def calls_of(lives: Sequence[Life], round_: CheckpointId, processes: int) -> dict[str, Any]:
+    """The commit calls of a checkpoint, sent over sockets to somebody who throws them away; one of them is read."""
+    began = time.thread_time()
+    scope = Lives(lives)
+    assert scope.json
+    written = time.thread_time()
+
+    async def call(link: HttpLink) -> None:
+        message = Commit(run="0" * 32, epoch=1, incarnation="0" * 32, round=round_, scope=scope, parent=None)
+        await link.send(message, Done)
+
+    with sink() as url:
+        async with http_client("nobody") as http:
+            await call(HttpLink(url, http))  # The first one makes what all others use.
+            before = time.thread_time()
+            async with anyio.create_task_group() as group:
+                for _ in range(processes):
+                    group.start_soon(call, HttpLink(url, http))
+            sent = time.thread_time() - before
+    body = b"".join(
+        Commit(run="0" * 32, epoch=1, incarnation="0" * 32, round=round_, scope=scope, parent=None).written()
+    )
+    before = time.thread_time()
     Commit.model_validate_json(body)
-    parsed = time.process_time()
-    return {"call_bytes": len(body), "call_write_s": written - began, "call_parse_s": parsed - written}
+    parsed = time.thread_time()
+    return {
+        "call_bytes": len(body),
+        "scope_write_s": written - began,
+        "call_send_s": sent / processes,
+        "call_parse_s": parsed - before,
+    }
+
+
+class _Sink(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        left = int(self.headers["content-length"])
+        while left:
+            left -= len(self.rfile.read(min(left, 1 << 20)))
+        answer = Done(phase="idle").model_dump_json().encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def sink() -> Iterator[str]:
+    """The URL of a server, in threads of its own, that reads every call to its end and says that it is done."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Sink) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -38,6 +38,7 @@ from participants import (
 )
 from participants.telemetry import Attribute, names
 from participants.telemetry.operations import controlled
+from participants.wire import Lives
 from store import CheckpointId, Controller, Draft, Life, Ref
 
 from .errors import (
@@ -137,7 +138,7 @@ async def commit(
     `left_out` are restarts and dropped: who has a dispatched, undelivered life that stands nowhere refuses.
     """
     check_seconds(timeout_s=timeout_s)
-    lives: dict[str, Any] = {"scope": tuple(scope), "left_out": tuple(left_out)}
+    lives: dict[str, Any] = {"scope": Lives(scope), "left_out": Lives(left_out)}
 
     def message(member: Member) -> Commit:
         return Commit(**fleet.envelope(member), round=round_, parent=parent, **lives)
@@ -211,7 +212,7 @@ async def restore(
     it; another one in the fleet is new since then and has nothing to restore.
     """
     check_seconds(timeout_s=timeout_s)
-    lives, deadline = tuple(scope), anyio.current_time() + timeout_s
+    lives, deadline = Lives(scope), anyio.current_time() + timeout_s
 
     def stage(member: Member) -> Stage:
         c = member.capabilities
@@ -247,13 +248,13 @@ async def retire(fleet: Fleet, lives: Sequence[Life], *, timeout_s: float) -> fr
 
 async def _retire(fleet: Fleet, lives: Sequence[Life], timeout_s: float) -> frozenset[Life]:
     not_stopped: set[Life] = set()
-    deadline = anyio.current_time() + timeout_s
+    lives, deadline = Lives(lives), anyio.current_time() + timeout_s
     for kinds in (("environment",), ("agent",), ("model", "resources")):
         members = tuple(member for kind in kinds for member in fleet.of_kind(kind))
         left = _left(deadline)
 
         def message(member: Member, left: float = left) -> Retire:
-            return Retire(**fleet.envelope(member), lives=tuple(lives), timeout_s=left)
+            return Retire(**fleet.envelope(member), lives=lives, timeout_s=left)
 
         outcomes = await ask_all(members, message, Retired, timeout_s=left + GRACE_S)
         for answer in _all_or(ControlFailed, outcomes):

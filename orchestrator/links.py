@@ -1,6 +1,6 @@
 """Links: how coordination reaches the control plane of one participant process, in this process or over HTTP."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol, TypeVar
 
@@ -29,6 +29,8 @@ Answer = TypeVar("Answer", bound=BaseModel)
 
 NAMES = {message: name for name, (message, _) in OPERATIONS.items()}
 """Each message's operation."""
+_CHUNK_BYTES = 256 * 1024
+"""What of a large body is given to a connection at a time."""
 SILENCE_S = 4 * BEAT_S
 """After so long without a line, not even a beat, a stream of results is broken."""
 
@@ -120,11 +122,11 @@ class HttpLink:
 
     async def capabilities(self) -> Capabilities:
         """What it is."""
-        return await self._request("GET", "capabilities", None, Capabilities)
+        return await self._request("GET", "capabilities", (), Capabilities)
 
     async def status(self, blockers: int = MAX_REPORTED_BLOCKERS) -> Status:
         """Where it stands."""
-        return await self._request("GET", f"status?blockers={blockers}", None, Status)
+        return await self._request("GET", f"status?blockers={blockers}", (), Status)
 
     async def results(self, envelope: Mapping[str, Any], after: int) -> AsyncGenerator[Finished]:
         """What has finished, as it comes. A server that is silent for long counts as gone."""
@@ -147,13 +149,17 @@ class HttpLink:
 
     async def send(self, message: Message, answer: type[Answer]) -> Answer:
         """One control operation."""
-        return await self._request("POST", NAMES[type(message)], message.model_dump_json(), answer)
+        return await self._request("POST", NAMES[type(message)], message.written(), answer)
 
-    async def _request(self, method: str, operation: str, body: str | None, answer: type[Answer]) -> Answer:
+    async def _request(self, method: str, operation: str, body: Sequence[bytes], answer: type[Answer]) -> Answer:
         trace = traceparent()
-        headers = {TRACE_HEADER: trace} if trace else None
+        headers = {TRACE_HEADER: trace} if trace else {}
+        size = sum(map(len, body))
+        if size > _CHUNK_BYTES:
+            headers["content-length"] = str(size)  # Servers refuse what is too large before they read it.
+        content = _chunks(body) if size > _CHUNK_BYTES else b"".join(body)
         try:
-            response = await self._client.request(method, f"{self._url}/{operation}", content=body, headers=headers)
+            response = await self._client.request(method, f"{self._url}/{operation}", content=content, headers=headers)
         except httpx.HTTPError as error:
             raise NoAnswer(f"{self._url}/{operation}", error) from error
         if not response.is_success:
@@ -162,6 +168,13 @@ class HttpLink:
             return answer.model_validate_json(response.content)
         except ValidationError as error:
             raise ParticipantError.from_body(response.status_code, response.text) from error
+
+
+async def _chunks(body: Sequence[bytes]) -> AsyncIterator[bytes]:
+    """Of a large body no call holds more than what is on its way."""
+    for piece in body:
+        for start in range(0, len(piece), _CHUNK_BYTES):
+            yield piece[start : start + _CHUNK_BYTES]
 
 
 def _in_words(error: httpx.HTTPError) -> str:

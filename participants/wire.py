@@ -5,8 +5,10 @@ relative and in seconds, never wall-clock instants: hosts' clocks differ.
 """
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
+import orjson
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -15,7 +17,9 @@ from pydantic import (
     PlainSerializer,
     PlainValidator,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
+    WrapValidator,
     model_validator,
 )
 
@@ -30,6 +34,24 @@ def _parse_life(value: Any) -> Life:
         return value if isinstance(value, Life) else Life.parse(_text(value))
     except InvalidName as error:
         raise ValueError(error.message) from error
+
+
+class Lives(tuple[Life, ...]):
+    """Lives for many messages: looked through once, and written once for all of them."""
+
+    @cached_property
+    def sound(self) -> bool:
+        """Whether they are lives and nothing else."""
+        return all(type(life) is Life for life in self)
+
+    @cached_property
+    def json(self) -> bytes:
+        """As they stand in each message."""
+        return orjson.dumps([str(life) for life in self])
+
+
+def _share_lives(value: Any, check: ValidatorFunctionWrapHandler) -> Lives:
+    return value if isinstance(value, Lives) and value.sound else Lives(check(value))
 
 
 def _parse_round(value: Any) -> CheckpointId:
@@ -78,6 +100,7 @@ _FLOOR_SCHEMA = {
 }
 
 LifeField = Annotated[Life, PlainValidator(_parse_life), PlainSerializer(str), WithJsonSchema(_LIFE_SCHEMA)]
+LivesField = Annotated[tuple[LifeField, ...], WrapValidator(_share_lives)]
 RoundField = Annotated[CheckpointId, PlainValidator(_parse_round), PlainSerializer(str), WithJsonSchema(_ROUND_SCHEMA)]
 FloorField = Annotated[
     Floor, PlainValidator(_parse_floor), PlainSerializer(_write_floor), WithJsonSchema(_FLOOR_SCHEMA)
@@ -93,6 +116,16 @@ class Message(BaseModel):
     """Base of what crosses the wire."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
+
+    def written(self) -> list[bytes]:
+        """As JSON, in pieces: its lives are one that all messages share which have them."""
+        shared = {name: value for name, value in self if isinstance(value, Lives)}
+        rest = self.model_dump_json(exclude=set(shared)).encode().removesuffix(b"}")
+        pieces = [rest]
+        for name, lives in shared.items():
+            comma = b"" if pieces == [b"{"] else b","
+            pieces += [comma + f'"{name}":'.encode(), lives.json]
+        return [*pieces, b"}"]
 
 
 class ControlCall(Message):
@@ -132,10 +165,10 @@ class Prepare(RoundCall):
 class Commit(RoundCall):
     """Write the scope's records."""
 
-    scope: tuple[LifeField, ...]
+    scope: LivesField
     parent: Ref | None
     """The head that this checkpoint continues."""
-    left_out: tuple[LifeField, ...] = ()
+    left_out: LivesField = Lives()
     """Restarts and dropped: whoever has a dispatched, undelivered life that stands nowhere refuses."""
 
 
@@ -157,7 +190,7 @@ class Stage(RoundCall):
     """Read and check one participant's share of a checkpoint; nothing becomes active."""
 
     checkpoint: Ref
-    scope: tuple[LifeField, ...]
+    scope: LivesField
     """The lives, as the checkpoint has them, that are to be restored."""
     shard: Pair = (0, 1)
     """Worker k of n: it takes the rollouts that `participants.routing.worker_of` gives it."""
@@ -172,7 +205,7 @@ class Activate(RoundCall):
 class Retire(ControlCall):
     """Stop these lives, wait until they have stopped, free their state."""
 
-    lives: tuple[LifeField, ...]
+    lives: LivesField
     timeout_s: Seconds
 
 
@@ -208,7 +241,7 @@ class Submitted(Message):
 class Release(ControlCall):
     """The results of these lives are durable elsewhere: free and fence the lives."""
 
-    lives: tuple[LifeField, ...]
+    lives: LivesField
 
 
 class Work(ControlCall):
@@ -350,7 +383,7 @@ class Adopted(Message):
     """The answer to adopt: what goes on here, and what it needs to be whole."""
 
     incarnation: str
-    lives: tuple[LifeField, ...]
+    lives: LivesField
     """That may act here."""
     dispatched: tuple[LifeField, ...] = ()
     """Of them those whose episode began here."""

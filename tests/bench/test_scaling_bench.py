@@ -106,6 +106,7 @@ def test_requests_of_the_controller_go_with_the_processes_and_bytes_with_the_rol
     assert (eight["open_requests"] - four["open_requests"], four["open_requests"]) == (8, 9)
     assert four["call_bytes"] == eight["call_bytes"] > 16 * len("rollout-")
     assert four["entry_bytes"] == eight["entry_bytes"]
+    assert min(four[key] for key in ("scope_write_s", "call_send_s", "call_parse_s")) > 0
     assert list(tmp_path.iterdir()) == []
 
 

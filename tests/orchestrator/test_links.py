@@ -26,6 +26,7 @@ from participants import (
     Status,
     control_app,
 )
+from participants.control_http import LARGE_BODY_BYTES
 from participants.wire import (
     Abort,
     Adopt,
@@ -167,7 +168,7 @@ async def test_a_number_of_blockers_that_is_none_is_refused(given: str) -> None:
     async with linked("http") as ends:
         assert isinstance(ends.link, HttpLink)
         with pytest.raises(ParticipantError, match="blockers") as caught:
-            await ends.link._request("GET", f"status?blockers={given}", None, Status)
+            await ends.link._request("GET", f"status?blockers={given}", (), Status)
         assert caught.value.code is Code.INVALID_REQUEST
 
 
@@ -199,11 +200,12 @@ async def test_a_scope_of_very_many_lives_goes_over_either_link(kind: str) -> No
     """Over HTTP it is parsed beside the event loop, and refused like any other where one of them is malformed."""
     async with linked(kind) as ends:
         envelope = {key: value for key, value in ends.call().items() if key != "round"}
-        many = Retire(**envelope, lives=tuple(lives(20_000)), timeout_s=1)
+        many = Retire(**envelope, lives=tuple(lives(40_000)), timeout_s=1)
+        assert sum(map(len, many.written())) > LARGE_BODY_BYTES  # So that it goes in more than one piece.
         assert await ends.link.send(many, Retired) == Retired()
         bad = many.model_copy(update={"lives": (*many.lives, "../../etc")})
         if kind == "http":
-            with pytest.raises(ParticipantError, match=r"lives\.20000") as caught:
+            with pytest.raises(ParticipantError, match=r"lives\.40000") as caught:
                 await ends.link.send(bad, Retired)
             assert caught.value.code is Code.INVALID_REQUEST
 

@@ -1,5 +1,7 @@
 """Messages: what is refused at the border, and that the schema says what the wire really carries."""
 
+import json
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from participants import OPERATIONS, Floor
-from participants.wire import Commit, ControlCall, Prepare, Retire, Stage
+from participants.wire import Commit, ControlCall, Lives, Prepare, Retire, Stage
 from store import CheckpointId, Life, Ref
 
 pytestmark = pytest.mark.unit
@@ -35,6 +37,27 @@ def test_a_message_survives_the_wire(lives: list[Life]) -> None:
     fields: dict[str, Any] = {**ENVELOPE, "floor": floor, "round": CheckpointId(1, 1), "scope": tuple(lives)}
     for message in (Commit(**fields, parent=ref), Stage(**fields, checkpoint=ref, shard=(1, 3))):
         assert type(message).model_validate_json(message.model_dump_json()) == message
+        assert type(message).model_validate_json(b"".join(message.written())) == message
+        assert json.loads(b"".join(message.written())) == json.loads(message.model_dump_json())
+
+
+def test_lives_are_written_once_for_all_messages_that_have_them() -> None:
+    """So a scope costs the same for one process as for a thousand."""
+    scope = Lives([Life("r0", 1, 0, 3), Life("r1", 1, 0, 4)])
+    fields = {**ENVELOPE, "round": "1.1", "scope": scope, "parent": None}
+    one, other = (Commit.model_validate({**fields, "incarnation": name}) for name in ("i", "j"))
+    assert one.scope is other.scope is scope
+    shared = {id(piece) for piece in one.written()} & {id(piece) for piece in other.written()}
+    assert id(scope.json) in shared
+    assert json.loads(b"".join(other.written()))["scope"] == ["r0/1.0#3", "r1/1.0#4"]
+
+
+@pytest.mark.parametrize(("given", "refused"), [("r1/1.0#4", False), ("../r1", True), (None, True), (7, True)])
+def test_lives_in_which_something_else_stands_are_checked_like_any_others(given: Any, refused: bool) -> None:
+    """What a caller has put together is not believed."""
+    with pytest.raises(ValidationError, match=r"lives\.1") if refused else nullcontext():
+        retire = Retire.model_validate({**ENVELOPE, "lives": Lives([Life("r0", 1, 0, 3), given]), "timeout_s": 1})
+        assert retire.lives == (Life("r0", 1, 0, 3), Life("r1", 1, 0, 4))
 
 
 @pytest.mark.fault(58)
