@@ -224,7 +224,8 @@ async def adopt(fleet: Fleet, epoch: int, floor: Floor | None = None) -> tuple[F
     """Make a newly claimed epoch known everywhere, before anything else. Raises ControlFailed.
 
     Without a floor every older life ends. With `Floor()` all go on: `orchestrator.adoption` says from the answers which
-    of them are whole, and the floor that the fleet should have then.
+    of them are whole, and the floor that the fleet should have then. A `retire` of the others comes next, even of none:
+    until it does, their calls wait at processes that were started anew.
     """
     lifted = replace(fleet, epoch=epoch, floor=max(fleet.floor, floor or Floor(epoch, 0)))
 

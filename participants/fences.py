@@ -91,6 +91,13 @@ class Fences:
             if other is not None and position(life) <= position(other):
                 raise ParticipantError(Code.STALE_LIFE, f"{life} is {what} {other}", {"by": str(other)})
 
+    def check_newest(self, life: Life, epoch: int) -> None:
+        """Refuse to begin an episode in an epoch older than the known one. Raises `stale_life`, `stale_epoch`."""
+        self.check_not_stale(life)
+        if life.epoch < epoch:
+            problem = f"{life} is not known here, and epoch {epoch} alone begins episodes"
+            raise ParticipantError(Code.STALE_EPOCH, problem, {"epoch": epoch})
+
     def check_not_ended(self, life: Life) -> None:
         """Refuse a life that is known to be over, whoever owns its rollout. Raises `stale_life`."""
         if life != self._current.get(life.rollout_id):

@@ -33,6 +33,7 @@ from .siblings import Siblings
 from .tally import Sums, pair_tally
 from .telemetry import names, span
 from .telemetry.operations import refused, refusing
+from .undecided import Undecided
 from .wire import Blocker, Modes, PairTally
 
 __all__ = ["BATCH", "Brought", "Held", "Holder", "in_turns", "no_blobs"]
@@ -66,6 +67,7 @@ class Holder(Reports[State]):
         """That the control plane knows; 0 while this process takes part in no run."""
         self.needs_adoption = False
         """Of a server in a process of its own: before a run has adopted it, it answers for no life."""
+        self.undecided = Undecided()
         self._held: dict[str, Held[State]] = {}
         self._stopping: dict[Life, Held[State]] = {}
         """Ended, with work that has not stopped yet: freed when it has, and never used again."""
@@ -127,6 +129,8 @@ class Holder(Reports[State]):
         if 0 < self.epoch < life.epoch:
             problem = f"{life} is of epoch {life.epoch}, and {self.role} knows {self.epoch}: adopt comes first"
             raise ParticipantError(Code.INVALID_REQUEST, problem, {"epoch": self.epoch})
+        if not dispatches:
+            await self.undecided.wait(life, self.fences, self.role)
         while life.rollout_id in self._restoring:
             await self._settled.wait()
         held = self._held.get(life.rollout_id)
@@ -135,7 +139,7 @@ class Holder(Reports[State]):
         with refusing(self.role):
             try:
                 if dispatches:
-                    self._check_newest(life)
+                    self.fences.check_newest(life, self.epoch)
                 self.fences.admit(life, creates=creates or dispatches or self._continues(life))
             except ParticipantError:
                 self.refused += 1
@@ -145,12 +149,6 @@ class Holder(Reports[State]):
             if self.fences.current(life.rollout_id) != life:
                 raise ParticipantError(Code.STALE_LIFE, f"{life} was superseded meanwhile")
         return self._held.get(life.rollout_id) or self._take_up(life)
-
-    def _check_newest(self, life: Life) -> None:
-        self.fences.check_not_stale(life)
-        if life.epoch < self.epoch:
-            problem = f"{life} is not known here, and epoch {self.epoch} alone begins episodes"
-            raise ParticipantError(Code.STALE_EPOCH, problem, {"epoch": self.epoch})
 
     def check_adopted(self, life: Life) -> None:
         """Refuse to answer for a process that was here before. Raises `lost_session`."""
@@ -320,6 +318,7 @@ class Holder(Reports[State]):
                 held = self._stopping.get(life)
             if held is not None:
                 ending[life] = held
+        self.decided()  # That it comes is the word; stopping may take long.
         deaf = await self._stop_all(list(ending.values()), timeout_s)
         return [life for life in lives if life in ending and ending[life].life in deaf]
 
@@ -361,7 +360,12 @@ class Holder(Reports[State]):
 
     def adopted(self, epoch: int) -> None:
         """From here on this process takes part in a run, and lives of a higher epoch are nobody's."""
+        self.undecided.adopted(epoch, first=self.needs_adoption and not self.epoch)
         self.epoch = epoch
+
+    def decided(self) -> None:
+        """Every life goes on that was not ended."""
+        self.undecided.decided()
 
     def raise_floor(self, floor: Floor) -> None:
         """End what is below the floor, and forget its fences.
@@ -375,6 +379,7 @@ class Holder(Reports[State]):
             held = self._held.get(life.rollout_id)
             if held is not None and held.life == life:
                 self._let_go(held)
+        self.undecided.look_again()
 
     async def pin(self, run: str, checkpoint: CheckpointId) -> None:
         """Nothing is kept elsewhere by default."""
@@ -393,7 +398,9 @@ class Holder(Reports[State]):
         following = {(life.rollout_id, life.attempt - 1) for life in named} if self._brought else set()
         left = [b.record async for b in in_turns(list(self._brought.values())) if b.record.life not in named]
         left = [record for record in left if (record.life.rollout_id, record.life.attempt) not in following]
-        return live + [r.life async for r in in_turns(left) if self.is_episode(self.import_state(_state_of(r)))]
+        return live + [
+            r.life async for r in in_turns(left) if self.is_episode(self.import_state(r.parse().payload["state"]))
+        ]
 
     def _owes(self, held: Held[State]) -> bool:
         return not held.stopped and self.is_episode(held.state)
@@ -491,7 +498,3 @@ class Holder(Reports[State]):
         self._staged, self._replaced = {}, {}
         self._restoring = frozenset()
         self._settled.set()
-
-
-def _state_of(record: RawRecord) -> Any:
-    return record.parse().payload["state"]

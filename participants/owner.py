@@ -100,6 +100,9 @@ class Owner(Protocol):
     def adopted(self, epoch: int) -> None:
         """The epoch that the control plane knows from here on."""
 
+    def decided(self) -> None:
+        """The controller of this epoch has ended what is not whole, and lets everything else go on."""
+
     def raise_floor(self, floor: Floor) -> None:
         """End everything below the floor, and forget its fences."""
 

@@ -231,6 +231,7 @@ class ControlPlane:
         """Close admission and wait until the work is parked and frozen, or say what is in the way."""
         if self.book.prepare(call, self._clock()):
             self._owner.gate.close()
+            self._owner.decided()
             self._begin_parking()
         self._take_floor(call)
         self._lease_changed.set()

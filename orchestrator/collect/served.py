@@ -121,8 +121,8 @@ class ServedWorld:
                 group.start_soon(tell, member, lives)
 
     async def end(self, lives: Sequence[Life], timeout_s: float) -> None:
-        """By a retire everywhere."""
-        while lives:
+        """By a retire everywhere; one of no lives says that all go on (see `participants.undecided`)."""
+        while True:
             try:
                 await retire(self._now(), lives, timeout_s=timeout_s)
                 return

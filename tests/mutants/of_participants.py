@@ -7,6 +7,30 @@ HOLDER, REPLIES = "participants/holder.py", "participants/replies.py"
 
 BUGS = (
     bug(
+        "the first adopt decides",
+        "participants/undecided.py",
+        "        if first or self._below:\n",
+        "        if False:\n",
+        "11: no call is carried out twice in a life",
+        "participants/test_undecided.py::test_what_a_controller_had_no_time_to_end_is_ended_by_the_next_one",
+    ),
+    bug(
+        "the next controller need not decide",
+        "participants/undecided.py",
+        "        if first or self._below:\n            self._below = epoch",
+        "        self._below = epoch if first else 0",
+        "11: no call is carried out twice in a life",
+        "participants/test_undecided.py::test_what_a_controller_had_no_time_to_end_is_ended_by_the_next_one",
+    ),
+    bug(
+        "no decision where nothing is broken",
+        "orchestrator/collect/served.py",
+        "        while True:\n            try:\n                await retire(",
+        "        while lives:\n            try:\n                await retire(",
+        "4: whoever waits for a decision gets one",
+        "orchestrator/collect/test_losing.py::test_that_nobody_is_to_be_ended_is_told_to_everybody",
+    ),
+    bug(
         "lease watched by nobody",
         PLANE,
         "                await self._lease_changed.wait()\n            if self.book.lease_ran_out(self._clock()):",

@@ -285,14 +285,14 @@ class SimClient:
         self._calls = 0
 
     async def request(
-        self, method: str, url: str, content: str | None = None, headers: Mapping[str, str] | None = None
+        self, method: str, url: str, content: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> Response:
-        async with self._open(method, url, (content or "").encode(), headers or {}) as connection:
+        async with self._open(method, url, content, headers or {}) as connection:
             with self._noted(connection, content):
                 return await self._whole(connection)
 
     @contextmanager
-    def _noted(self, connection: Connection, content: str | None) -> Iterator[None]:
+    def _noted(self, connection: Connection, content: bytes) -> Iterator[None]:
         """Tell the history of a control call, as the controller sees it."""
         if not content:
             yield

@@ -6,6 +6,7 @@ after it at most once more.
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,10 +21,10 @@ from orchestrator.collect.served import ServedWorld
 from orchestrator.collect.world import Lost
 from orchestrator.fleet import Fleet, discover
 from orchestrator.links import LocalLink
-from participants import Capabilities, Finished, Message, Status
+from participants import Capabilities, Finished, Floor, Message, Status
 from store import Life, MemoryBackend, Store, claim, verify_store
 from tests.support.checkpoints import memory_store
-from tests.support.owners import Pause, PausedBackend
+from tests.support.owners import KINDS, Pause, PausedBackend, lives, party, settle
 from tests.support.replaceable import ROLES, Server, Servers, servers
 from tests.support.scripted import counter_row
 
@@ -314,3 +315,20 @@ async def test_nothing_is_left_of_a_checkpoint_that_was_being_written_when_a_ser
         last.released.set()
     assert [list(lost) for lost in at.worlds.lost] == [[f"{role}/w0"]]
     assert (await verify_store(at.worlds.made.store)).findings == ()
+
+
+async def test_that_nobody_is_to_be_ended_is_told_to_everybody() -> None:
+    """A server that was started anew holds calls of older lives back until then."""
+    [life] = lives(1)
+    async with party() as made:
+        for server in made.servers:
+            await made.restart(server)
+            server.owner.needs_adoption = True
+        await made.adopt(2, Floor())
+        async with anyio.create_task_group() as group:
+            for server in made.servers:
+                group.start_soon(partial(server.owner.write, life, "a", creates=True))
+            await settle()
+            assert made.notes(life.rollout_id) == [None] * len(KINDS)
+            await ServedWorld(made.fleet).end([], 1.0)
+        assert made.notes(life.rollout_id) == [["a"]] * len(KINDS)

@@ -1,0 +1,45 @@
+"""Which calls of older lives wait at a process that was started anew, until a controller has decided who goes on.
+
+Such a process knows nothing of lives from before its first adopt. A call of one of them may be its first one here, or
+the repeat of one that the process before has carried out. Only the controller sees from all answers which lives have
+lost something, and ends those: by a retire, after which every other life goes on. A controller that dies between its
+adopt and that retire has decided nothing, and the next one does.
+"""
+
+import anyio
+
+from store import Life
+
+from .fences import Fences
+from .telemetry.operations import refusing
+
+
+class Undecided:
+    """What one process knows of that decision."""
+
+    def __init__(self) -> None:
+        """There is nothing to decide: every life goes on."""
+        self._below = 0
+        self._changed = anyio.Event()
+
+    def adopted(self, epoch: int, *, first: bool) -> None:
+        """A controller has come, to a process of a server for the `first` time, or before the last one had decided."""
+        if first or self._below:
+            self._below = epoch
+
+    def decided(self) -> None:
+        """What is to be ended was named: everything else goes on."""
+        self._below = 0
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Fences have changed: who waits may be over."""
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def wait(self, life: Life, fences: Fences, role: str) -> None:
+        """Until a call of this life to `role` may go on. Raises `stale_life` where it never will."""
+        while life.epoch < self._below:
+            with refusing(role):
+                fences.check_not_stale(life)
+            await self._changed.wait()
