@@ -47,6 +47,15 @@ class ServersGone(CoordinationError):
     hint = "Every row is kept, and the same command continues from the last checkpoint"
 
 
+class AttachedGone(ServersGone):
+    """The same where somebody else runs them."""
+
+    hint = (
+        "Every row is kept, and the same command continues from the last checkpoint once they run again: end "
+        "`midflight up`, or what else runs them, and start it again"
+    )
+
+
 class HostsGone(ServersGone):
     """The same where there are several hosts, of which one may be gone for good."""
 
@@ -95,7 +104,7 @@ class ServedWorlds:
 
         self._table = table
         self._spans = spans_of(table, roles_of(config))
-        self._gone = HostsGone if table.hosts else ServersGone
+        self._gone = HostsGone if table.hosts else AttachedGone if table.mode == "attach" else ServersGone
         self._emit = emit
         self._patience_s = patience_s
         self._deployment = deployment or Deployment(config, table, path=path, tell=tell)

@@ -199,6 +199,7 @@ def test_a_run_attaches_to_servers_of_up_and_ends_loudly_where_one_stays_away(ru
             all_held(run, start)
             os.killpg(run.servers()["agent.main"], signal.SIGKILL)
             start.wait(77)
+            assert "end `midflight up`" in start.events("failed")[0]["message"]
         assert "agent.main" in start.events("failed")[0]["message"]
         assert any(name.startswith("agent.main") for name in lost(start))
     run.backend.control.release()
