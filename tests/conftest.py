@@ -1,6 +1,7 @@
 """What every test gets: anyio on asyncio, no blocking call in the event loop, and a tier that it must name."""
 
 import gc
+import os
 import sys
 import zlib
 from collections.abc import Iterator
@@ -30,6 +31,11 @@ pytest_plugins = ["tests.support.seaweed", "tests.support.rclone"]
 settings.register_profile("midflight", deadline=None, max_examples=25)  # a busy machine is slow, and that is no fault
 settings.register_profile("thorough", deadline=None, max_examples=300)  # CI: --hypothesis-profile thorough
 settings.load_profile("midflight")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than there are cores: with as many, each core is idle for two fifths of the quick tier."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from . import shrinking
 from .checks_of_lives import only_the_newest_life
 from .controllers import rollouts_of
 from .history import History
@@ -92,3 +93,13 @@ def test_only_what_was_asked_before_the_end_may_be_generated_after_it(late: bool
     for at, (what, facts) in enumerate(steps):
         history.add(float(at), what, **facts)
     assert len(list(only_the_newest_life(View(history)))) == late
+
+
+def test_a_scenario_that_takes_very_long_is_told_of_as_far_as_it_was_made_smaller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that does not come to its end would be tried for hours, and the run would say nothing."""
+    monkeypatch.setattr(shrinking, "LONGEST_S", 0.0)
+    stuck = SMALL.smaller(horizon_s=0.05)
+    small, found = shrink(stuck, 4)
+    assert (small, [violation.invariant for violation in found]) == (stuck, [4])
