@@ -6,6 +6,7 @@ Context) says inside which span of the caller an operation is carried out; where
 """
 
 import hmac
+import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
@@ -31,7 +32,7 @@ LINES = "application/x-ndjson"
 MAX_BODY_BYTES = 256 * 1024 * 1024
 """For episodes with long rows, of which a controller may submit thousands at once."""
 LARGE_BODY_BYTES = 256 * 1024
-"""From here on a body, such as a scope of very many lives, is parsed beside the event loop."""
+"""From here on a body, such as a scope of very many lives, is parsed beside the event loop, and may have keys twice."""
 
 log = logging.getLogger("midflight.control")
 
@@ -65,7 +66,7 @@ def control_app(plane: ControlPlane, token: str) -> Starlette:
 def _blockers(request: Request) -> int:
     given = request.query_params.get("blockers", str(MAX_REPORTED_BLOCKERS))
     if not (given.isascii() and given.isdigit() and len(given) < 10):
-        raise ParticipantError(Code.INVALID_REQUEST, f"blockers is a number from 0, and not {given!r:.40}")
+        raise ParticipantError(Code.INVALID_REQUEST, "blockers is a number from 0, of at most 9 digits")
     return int(given)
 
 
@@ -118,11 +119,23 @@ async def _written(lines: AsyncGenerator[BaseModel]) -> AsyncGenerator[bytes]:
 async def _read(message: type[Parsed], request: Request) -> Parsed:
     body = await read_body(request, MAX_BODY_BYTES)
     try:
-        if len(body) < LARGE_BODY_BYTES:
-            return message.model_validate_json(body)
-        return await anyio.to_thread.run_sync(message.model_validate_json, body)
+        if len(body) >= LARGE_BODY_BYTES:
+            return await anyio.to_thread.run_sync(message.model_validate_json, body)
+        found = message.model_validate_json(body)
     except ValidationError as error:
         raise malformed(error) from error
+    _check_once(body)
+    return found
+
+
+def _check_once(body: bytes) -> None:
+    """Refuse a body in which an object has a key twice: the last would win, and others read the first."""
+
+    def once(pairs: list[tuple[str, Any]]) -> None:
+        if len(dict(pairs)) < len(pairs):
+            raise ParticipantError(Code.INVALID_REQUEST, "body: an object has a key twice")
+
+    json.loads(body, object_pairs_hook=once)
 
 
 def malformed(error: ValidationError) -> ParticipantError:

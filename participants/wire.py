@@ -28,6 +28,11 @@ from store import CheckpointId, InvalidName, Life, ParticipantRef, Ref
 from .exact import check_exact
 from .fences import Floor
 
+MAX_NUMBER = 10**18 - 1
+"""Of epochs, dispatches and whatever else is counted: the largest that lives and checkpoints can be written with."""
+MAX_SECONDS = 7 * 24 * 3600.0
+"""A week: of leases and timeouts. A lease without an end would hold back admission for ever."""
+
 
 def _parse_life(value: Any) -> Life:
     try:
@@ -64,9 +69,9 @@ def _parse_round(value: Any) -> CheckpointId:
 def _parse_floor(value: Any) -> Floor:
     if isinstance(value, Floor):
         return value
-    if isinstance(value, list | tuple) and len(value) == 2 and all(type(n) is int and n >= 0 for n in value):
+    if isinstance(value, list | tuple) and len(value) == 2 and all(type(n) is int and n in _NUMBERS for n in value):
         return Floor(*value)
-    raise ValueError("a floor is [epoch, n]")
+    raise ValueError("a floor is [epoch, n], each of at most 18 digits")
 
 
 def _text(value: Any) -> str:
@@ -89,11 +94,12 @@ def _write_floor(floor: Floor) -> list[int]:
     return [floor.epoch, floor.n]
 
 
+_NUMBERS = range(MAX_NUMBER + 1)
 _LIFE_SCHEMA = {"type": "string", "description": "<rollout_id>/<epoch>.<attempt>#<n>"}
 _ROUND_SCHEMA = {"type": "string", "description": "<epoch>.<k>"}
 _FLOOR_SCHEMA = {
     "type": "array",
-    "items": {"type": "integer", "minimum": 0},
+    "items": {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER},
     "minItems": 2,
     "maxItems": 2,
     "description": "[epoch, n]",
@@ -105,11 +111,18 @@ RoundField = Annotated[CheckpointId, PlainValidator(_parse_round), PlainSerializ
 FloorField = Annotated[
     Floor, PlainValidator(_parse_floor), PlainSerializer(_write_floor), WithJsonSchema(_FLOOR_SCHEMA)
 ]
-_PAIR_SCHEMA = {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}
-Pair = Annotated[tuple[int, int], WithJsonSchema(_PAIR_SCHEMA)]
+Natural = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
+Epoch = Annotated[int, Field(ge=1, le=MAX_NUMBER)]
+_PAIR_SCHEMA = {
+    "type": "array",
+    "items": {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER},
+    "minItems": 2,
+    "maxItems": 2,
+}
+Pair = Annotated[tuple[Natural, Natural], WithJsonSchema(_PAIR_SCHEMA)]
 """As programs that read the description know pairs, too."""
 JSONField = Annotated[dict[str, Any], AfterValidator(_as_sent)]
-Seconds = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
 
 
 class Message(BaseModel):
@@ -132,7 +145,7 @@ class ControlCall(Message):
     """What every control call carries."""
 
     run: str
-    epoch: Annotated[int, Field(ge=1)]
+    epoch: Epoch
     floor: FloorField = Field(default_factory=Floor)
     incarnation: str
     """Of the process that is addressed; another process refuses."""
@@ -148,7 +161,7 @@ class Adopt(Message):
     """Record a newly claimed epoch and end what lower ones have open."""
 
     run: str
-    epoch: Annotated[int, Field(ge=1)]
+    epoch: Epoch
     floor: FloorField = Field(default_factory=Floor)
     incarnation: str | None = None
     """None where the controller does not know the process yet."""
@@ -266,7 +279,7 @@ class Worked(Message):
 class Results(ControlCall):
     """Send finished episodes as they come: a stream of lines, which ends when a higher epoch is adopted."""
 
-    after: Annotated[int, Field(ge=0)] = 0
+    after: Natural = 0
     """The number up to which the reader has all of them; 0 for one that has none of this incarnation."""
 
 

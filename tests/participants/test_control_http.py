@@ -137,6 +137,36 @@ async def test_a_body_that_is_no_message_is_refused(content: bytes, says: str) -
         assert not at.owner.gate.closed
 
 
+@pytest.mark.parametrize(
+    "doubled",
+    [
+        '{"epoch":9,%s',
+        r'{"\u0065poch":9,%s',
+        '{"floor":[0,0],"floor":[1,0],%s',
+        '{"episodes":[{"life":"r0/1.0#0","row":{"a":{"b":1,"b":2}}}],%s',
+    ],
+)
+async def test_a_body_in_which_a_key_stands_twice_is_refused(doubled: str) -> None:
+    """At whatever depth and however it is written: somebody between us may have read the other one."""
+    async with site() as at:
+        before, book = repr(at.plane), at.plane.book
+        envelope = {"run": book.run, "incarnation": book.incarnation, "epoch": 1}
+        body = doubled % json.dumps(envelope).removeprefix("{")
+        operation = "submit" if "episodes" in doubled else "adopt"
+        reply = await at.http.post(f"{CONTROL_PREFIX}/{operation}", content=body, headers=AUTHORIZED)
+        assert (reply.status_code, code_of(reply)) == (422, "invalid_request")
+        assert "a key twice" in reply.json()["error"]["message"]
+        assert repr(at.plane) == before
+
+
+async def test_what_is_wrong_with_a_question_is_told_without_it() -> None:
+    """Nothing that a client sent is said again."""
+    async with site() as at:
+        reply = await at.http.get(f"{CONTROL_PREFIX}/status?blockers={TOKEN}", headers=AUTHORIZED)
+        assert reply.status_code == 422
+        assert TOKEN not in reply.text
+
+
 @pytest.mark.parametrize("operation", [*OPERATIONS, RESULTS])
 async def test_an_unknown_field_is_refused_by_name(operation: str) -> None:
     """A newer controller finds out at once that this server does not know what it asks for."""

@@ -10,8 +10,19 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from participants import OPERATIONS, Floor
-from participants.wire import Commit, ControlCall, Lives, Prepare, Retire, Stage
-from store import CheckpointId, Life, Ref
+from participants.wire import (
+    MAX_NUMBER,
+    MAX_SECONDS,
+    Adopt,
+    Commit,
+    ControlCall,
+    Lives,
+    Prepare,
+    Results,
+    Retire,
+    Stage,
+)
+from store import CheckpointId, InvalidName, Life, Ref
 
 pytestmark = pytest.mark.unit
 
@@ -78,6 +89,11 @@ def test_lives_in_which_something_else_stands_are_checked_like_any_others(given:
         {"round": {"epoch": 1, "k": 1}},
         {"timeout_s": 0},
         {"timeout_s": -1},
+        {"epoch": MAX_NUMBER + 1},
+        {"epoch": 10**30},
+        {"floor": [1, MAX_NUMBER + 1]},
+        {"timeout_s": MAX_SECONDS + 1},
+        {"lease_s": 1e300},
         {"lease_s": float("inf")},
         {"lease_s": float("nan")},
     ],
@@ -86,6 +102,17 @@ def test_a_malformed_message_is_refused(change: dict[str, Any]) -> None:
     """Unknown fields, numbers out of range, and anything that is not the written form."""
     with pytest.raises(ValidationError):
         Prepare.model_validate({**PREPARE, **change})
+
+
+def test_numbers_are_those_that_lives_can_be_written_with() -> None:
+    """A larger epoch would be adopted, and no life of it could ever be; the largest is taken everywhere."""
+    largest = {**ENVELOPE, "epoch": MAX_NUMBER, "floor": [MAX_NUMBER, MAX_NUMBER]}
+    assert Adopt.model_validate(largest).epoch == Life("r0", MAX_NUMBER, MAX_NUMBER, MAX_NUMBER).epoch
+    assert Results.model_validate({**largest, "after": MAX_NUMBER}).after == MAX_NUMBER
+    with pytest.raises(InvalidName):
+        Life("r0", MAX_NUMBER + 1, 0, 0)
+    with pytest.raises(ValidationError):
+        Adopt.model_validate({**largest, "epoch": MAX_NUMBER + 1})
 
 
 @pytest.mark.parametrize(
