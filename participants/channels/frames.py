@@ -4,12 +4,14 @@
                      {"i": 7, "cancel": true}           the caller has given up
     to the client    {"i": 7, "status": 200, "body": ..., "headers": {}}
 
-`i` numbers the calls of one connection. `life`, `call` and `headers` are left out where there are none. An error is a
-reply with the error's body and its code in the header x-midflight-error, as over HTTP. A message is one frame or many,
-one a line: JSON has no line breaks of its own, so whoever sends may put together what happens to be ready.
+`i` numbers the calls of one connection; it stands first, and `route`, `cancel` or `status` after it. `life`, `call` and
+`headers` are left out where there are none. An error is a reply with the error's body and its code in the header
+x-midflight-error, as over HTTP. A message is one frame or many, one a line: JSON has no line breaks of its own, so
+whoever sends may put together what happens to be ready.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +25,9 @@ CHANNEL_PATH = "/midflight/v1/channel"
 WORKERS_PATH = "/midflight/v1/workers"
 MAX_FRAME_BYTES = MAX_BODY_BYTES + 1024 * 1024
 """A body of the greatest size, and what goes with it."""
+_BEGIN = rb'[ \t\r]{0,9}\{[ \t\r]{0,9}"i"[ \t\r]{0,9}:[ \t\r]{0,9}[0-9]{1,18}[ \t\r]{0,9},[ \t\r]{0,9}'
+_CALL = re.compile(_BEGIN + rb'"(?:route|cancel)"')
+_REPLY = re.compile(_BEGIN + rb'"status"')
 
 
 class MalformedFrame(Exception):
@@ -84,44 +89,53 @@ def reply_frame(number: int, reply: Reply) -> bytes:
     return made
 
 
-def frames_of(message: bytes) -> list[Any]:
-    """The frames of a message, as JSON values. Raises MalformedFrame."""
-    try:
-        if b"\n" not in message:
-            return [orjson.loads(message)]
-        return [orjson.loads(line) for line in message.split(b"\n")]
-    except orjson.JSONDecodeError as error:
-        raise MalformedFrame(f"a frame is not JSON: {error}") from error
+def frames_of(message: bytes) -> Iterator[bytes]:
+    """The frames of a message, each as it came; nothing is looked at yet."""
+    begin = 0
+    while (end := message.find(b"\n", begin)) >= 0:
+        yield message[begin:end]
+        begin = end + 1
+    yield message[begin:] if begin else message
 
 
-def read_call(frame: Any) -> Call | Cancel:
+def read_call(frame: bytes) -> Call | Cancel:
     """What a client sent. Raises MalformedFrame."""
-    number = _number(frame)
-    if frame.get("cancel") is True:
+    number, fields = _read(frame, _CALL, "call")
+    if fields.get("cancel") is True:
         return Cancel(number)
-    route, life, call = frame.get("route"), frame.get("life"), frame.get("call")
-    headers = frame.get("headers", {})
-    fine = isinstance(route, str) and isinstance(life, str | None) and isinstance(call, str | None)
-    if not fine or not _are_headers(headers):
-        raise MalformedFrame(f"frame {number} is no call: {frame!r:.200}")
-    return Call(number, route, frame.get("body"), life, call, {name.lower(): value for name, value in headers.items()})
+    route, life, call = fields.get("route"), fields.get("life"), fields.get("call")
+    headers = fields.get("headers", {})
+    fine = isinstance(life, str | None) and isinstance(call, str | None) and _are_headers(headers)
+    if not isinstance(route, str) or not fine:
+        raise MalformedFrame(f"frame {number}, of {len(frame)} bytes, is no call: a field is of another type")
+    return Call(number, route, fields.get("body"), life, call, {name.lower(): value for name, value in headers.items()})
 
 
-def read_reply(frame: Any) -> tuple[int, Reply]:
+def read_reply(frame: bytes) -> tuple[int, Reply]:
     """What a server sent. Raises MalformedFrame."""
-    number = _number(frame)
-    status, headers = frame.get("status"), frame.get("headers", {})
+    number, fields = _read(frame, _REPLY, "reply")
+    status, headers = fields.get("status"), fields.get("headers", {})
     if type(status) is not int or not _are_headers(headers):
-        raise MalformedFrame(f"frame {number} is no reply: {frame!r:.200}")
-    return number, Reply(status, frame.get("body"), headers)
+        raise MalformedFrame(f"frame {number}, of {len(frame)} bytes, is no reply: a field is of another type")
+    return number, Reply(status, fields.get("body"), headers)
+
+
+def _read(frame: bytes, head: re.Pattern[bytes], what: str) -> tuple[int, dict[str, Any]]:
+    """Its number and its fields. What does not begin as it must costs nothing more, however large it is.
+
+    Of what came nothing is said again but sizes and places: it may hold anything, also what nobody else may see.
+    """
+    if head.match(frame) is None:
+        raise MalformedFrame(f"a frame of {len(frame)} bytes does not begin as a {what} does")
+    try:
+        fields = orjson.loads(frame)
+    except orjson.JSONDecodeError as error:
+        raise MalformedFrame(f"a frame of {len(frame)} bytes is not JSON: {error}") from error
+    number = fields["i"]
+    if type(number) is not int:
+        raise MalformedFrame(f"a frame of {len(frame)} bytes has two numbers")
+    return number, fields
 
 
 def _are_headers(headers: Any) -> bool:
     return isinstance(headers, dict) and all(isinstance(value, str) for value in headers.values())
-
-
-def _number(frame: Any) -> int:
-    number = frame.get("i") if isinstance(frame, dict) else None
-    if type(number) is not int:
-        raise MalformedFrame(f"a frame has no number: {frame!r:.200}")
-    return number

@@ -86,7 +86,7 @@ class Line:
         try:
             async for message in self._socket:
                 if message.type is not aiohttp.WSMsgType.BINARY:
-                    self._end(f"{message.type.name}: {message.data!r:.200}")
+                    self._end(f"it sent {message.type.name}, and not a message of bytes")
                     return
                 for frame in frames_of(message.data):
                     self._deliver(*read_reply(frame))

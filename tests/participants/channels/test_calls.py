@@ -256,3 +256,79 @@ async def test_what_is_no_frame_closes_the_connection() -> None:
         assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, PROTOCOL_ERROR)
         assert (recorder.holding, recorder.cancelled) == (1, 0)
         recorder.release.set()
+
+
+async def test_text_that_is_no_utf8_closes_the_connection_quietly(caplog: pytest.LogCaptureFixture) -> None:
+    """One line and no traceback, with 1002 as for whatever else is no frame; and text that is a call is one."""
+    async with served(Recorder()) as (_, urls), aiohttp.ClientSession() as session:
+        socket = await session.ws_connect(urls[0] + CHANNEL_PATH)
+        await socket.send_str('{"i":1,"route":"/x","body":"\u00fc"}')
+        assert "\u00fc" in (await socket.receive_bytes()).decode()
+        await socket.send_frame(b'{"i":2,"route":"\xff"}', aiohttp.WSMsgType.TEXT)
+        message = await socket.receive()
+        assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, PROTOCOL_ERROR)
+    assert [record.name for record in caplog.records if record.levelname != "INFO"] == ["midflight.channels"]
+    assert all(record.exc_info is None for record in caplog.records)
+
+
+async def test_a_message_in_pieces_is_put_together() -> None:
+    """However many they are."""
+    call = b'{"i":1,"route":"/x","body":"' + b"y" * 300 + b'"}'
+    async with served(Recorder()) as (_, urls), aiohttp.ClientSession() as session:
+        socket = await session.ws_connect(urls[0] + CHANNEL_PATH)
+        connection: Any = socket._response.connection
+        for place, byte in enumerate(call):
+            opcode, last = (2 if place == 0 else 0), (0x80 if place == len(call) - 1 else 0)
+            connection.transport.write(bytes([opcode | last, 0x81, 0, 0, 0, 0, byte]))
+        assert b"y" * 300 in await socket.receive_bytes()
+        await socket.close()
+
+
+async def test_calls_beyond_those_that_may_be_open_wait_and_begin_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is given up while it waits never begins, and one whose number waits already is no frame."""
+    monkeypatch.setattr("participants.channels.server.MAX_OPEN", 3)
+    recorder = Recorder()
+    async with served(recorder) as (_, urls), aiohttp.ClientSession() as session:
+        socket = await session.ws_connect(urls[0] + CHANNEL_PATH)
+        for n in range(10):
+            await socket.send_bytes(b'{"i":%d,"route":"/hold","body":%d}' % (n, n))
+        await socket.send_bytes(b'{"i":5,"cancel":true}')
+        await until_held(recorder, 3)
+        assert await settled(lambda: len(recorder.asked)) == 3
+        recorder.release.set()
+        replies = list[bytes]()
+        while len(replies) < 9:
+            replies += (await socket.receive_bytes()).split(b"\n")
+        assert [request.body for request in recorder.asked] == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+        recorder.release = anyio.Event()
+        for n in (20, 21, 22, 23, 23):
+            await socket.send_bytes(b'{"i":%d,"route":"/hold","body":%d}' % (n, n))
+        assert (await socket.receive()).data == PROTOCOL_ERROR
+        assert await settled(lambda: len(recorder.asked)) == 12  # What waited goes with its connection.
+        recorder.release.set()
+
+
+async def test_a_client_with_too_many_calls_is_not_read_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits has a limit in bytes; once calls end it is read on, and nothing is lost."""
+    monkeypatch.setattr("participants.channels.server.MAX_OPEN", 2)
+    monkeypatch.setattr("participants.channels.server.MAX_WAITING_BYTES", 2**20)
+    recorder, count, done = Recorder(), 160, 0
+    async with served(recorder) as (_, urls), aiohttp.ClientSession() as session:
+        socket = await session.ws_connect(urls[0] + CHANNEL_PATH)
+        sent = 0
+
+        async def ask() -> None:
+            nonlocal sent
+            for n in range(count):
+                await socket.send_bytes(b'{"i":%d,"route":"/hold","body":"%s"}' % (n, b"x" * 2**18))
+                sent += 1
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            assert await settled(lambda: sent) < count / 2
+            recorder.release.set()
+            for _ in range(count):
+                await socket.receive()
+                done += 1
+        await socket.close()
+    assert (done, len(recorder.asked)) == (count, count)
