@@ -5,9 +5,8 @@ two at a time, written and then read, and after them small objects one after ano
 store: install it to run this.
 """
 
-import argparse
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,6 +17,8 @@ import anyio
 
 from store import open_backend
 
+from . import command_line
+from .command_line import count
 from .timing import Clock
 
 Put = Callable[[str, bytes], Awaitable[object]]
@@ -107,15 +108,17 @@ async def _measure(url: str, shape: Shape, repeat: int) -> dict[str, Clock]:
     return clocks
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.clients", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--url", required=True)
-    parser.add_argument("--parts", type=int, default=4)
-    parser.add_argument("--part-bytes", type=int, default=8 * 1024 * 1024)
-    parser.add_argument("--small", type=int, default=30, help="small requests")
-    parser.add_argument("--repeat", type=int, default=7)
-    options = parser.parse_args()
+    parser = command_line.Command("bench.clients", __doc__)
+    parser.add_argument(
+        "--url", required=True, help="s3:// URL below which to work; endpoint and credentials come from AWS_*"
+    )
+    parser.add_argument("--parts", type=count, default=4, help="large objects")
+    parser.add_argument("--part-bytes", type=count, default=8 * 1024 * 1024, help="of a large object")
+    parser.add_argument("--small", type=count, default=30, help="small requests, one after another")
+    parser.add_argument("--repeat", type=count, default=7, help="times that each is measured")
+    options = parser.parse_args(arguments)
     shape = Shape(options.parts, options.part_bytes, options.small)
     clocks = anyio.run(_measure, options.url, shape, options.repeat)
     print(f"{'seconds':<18}{'min':>7} {'median':>7} {'max':>7} {'cpu':>7}")

@@ -30,7 +30,8 @@ from orchestrator.collect import Config, Options, collect
 from participants.inference import DEFAULT_MODEL
 from participants.serving.settings import GC_THRESHOLD
 
-from . import kills
+from . import command_line, kills
+from .command_line import above_zero, count
 from .endpoint import Endpoint, endpoint, write_rows
 
 MODES = ("off", "on", "every_second")
@@ -128,15 +129,17 @@ def print_tables(rates: Rates, load: kills.Load, redone: kills.Redone, rows_only
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.collect", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--rollouts", type=int, default=1_000)
-    parser.add_argument("--concurrency", type=int, default=64)
-    parser.add_argument("--turns", type=int, default=3, help="tool calls of an episode")
-    parser.add_argument("--interval", type=float, default=5.0, help="seconds between checkpoints where they are on")
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--kills", type=int, default=4)
-    parser.add_argument("--kill-rollouts", type=int, default=192, help="of the run that is killed")
-    parser.add_argument("--seed", type=int, default=1, help="of the kills")
+    parser = command_line.Command("bench.collect", __doc__)
+    parser.add_argument("--rollouts", type=count, default=1_000, help="episodes of each run that is timed")
+    parser.add_argument("--concurrency", type=count, default=64, help="episodes in flight at once")
+    parser.add_argument("--turns", type=count, default=3, help="tool calls of an episode")
+    parser.add_argument(
+        "--interval", type=above_zero, default=5.0, help="seconds between checkpoints where they are on"
+    )
+    parser.add_argument("--repeat", type=count, default=3, help="runs of each mode")
+    parser.add_argument("--kills", type=count, default=4, help="of the run that is killed")
+    parser.add_argument("--kill-rollouts", type=count, default=192, help="episodes of the run that is killed")
+    parser.add_argument("--seed", type=int, default=1, help="of the times of the kills")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parsed = parser.parse_args(arguments)
     load = kills.Load(kills=parsed.kills, seed=parsed.seed, rollouts=parsed.kill_rollouts)

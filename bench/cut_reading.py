@@ -1,9 +1,8 @@
 """Microseconds a token for reading a stream, cutting it and joining it again: `python -m bench.cut_reading`."""
 
 import json
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -16,6 +15,9 @@ from participants.inference.jobs import make_meta
 from participants.inference.sampling import Generation
 from participants.inference.server import DEFAULT_MODEL, DIALECTS
 from participants.inference.tokens import decode, from_numbers
+
+from . import command_line
+from .command_line import whole
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 _ROUNDS = 15
@@ -77,5 +79,12 @@ def _best(work: Callable[[], Any]) -> float:
     return min(seconds)
 
 
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line."""
+    parser = command_line.Command("bench.cut_reading", __doc__)
+    parser.add_argument("tokens", nargs="?", type=whole(2), default=1000, help="of the stream (default: %(default)s)")
+    print(json.dumps(measure_reading(parser.parse_args(arguments).tokens), indent=2))
+
+
 if __name__ == "__main__":
-    print(json.dumps(measure_reading(int(sys.argv[1]) if len(sys.argv) > 1 else 1000), indent=2))
+    main()

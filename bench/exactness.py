@@ -9,7 +9,6 @@ must have the reply of an uncut one, field by field but for ids and times. Ends 
 kept, or where a server that was seen to be bit-equal was not.
 """
 
-import argparse
 import json
 import os
 import random
@@ -27,6 +26,8 @@ from participants.cuts import Prefix
 from participants.servers.counter import CounterServer
 from participants.tools import tools_of
 
+from . import command_line
+from .command_line import count, count_or_none
 from .exact_calls import Ask, HaltingEndpoint, Proxies
 from .exact_cuts import Figures, cut_everywhere, cuts_of, generated
 
@@ -216,16 +217,20 @@ async def run(base_url: str, sizes: Sizes, *, model: str = "", tool_format: str 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Raises SystemExit(1) where something is not exact that should be."""
-    parser = argparse.ArgumentParser(prog="python -m bench.exactness", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--base-url", required=True, help="ends in /v1; a key comes from OPENAI_API_KEY")
+    parser = command_line.Command("bench.exactness", __doc__)
+    parser.add_argument("--base-url", required=True, help="of the server, ends in /v1; a key comes from OPENAI_API_KEY")
     parser.add_argument("--model", default="", help="default: the first one that is served")
-    parser.add_argument("--tool-format", default="", help="how the server's model writes calls, such as hermes")
-    parser.add_argument("--prompts", type=int, default=12, help="completions that are cut")
-    parser.add_argument("--calls", type=int, default=3, help="prompts of each kind of call through the proxy")
-    parser.add_argument("--tokens", type=int, default=32, help="that are generated for each at most")
-    parser.add_argument("--cuts", type=int, default=0, help="places to cut a completion at; 0: at every token")
-    parser.add_argument("--call-cuts", type=int, default=5, help="places to cut a call at; 0: at every token")
-    parser.add_argument("--at-once", type=int, default=8)
+    parser.add_argument(
+        "--tool-format", default="", help="how the server's model writes calls, such as hermes; default: not known"
+    )
+    parser.add_argument("--prompts", type=count, default=12, help="completions that are cut")
+    parser.add_argument("--calls", type=count, default=3, help="prompts of each kind of call through the proxy")
+    parser.add_argument("--tokens", type=count, default=32, help="that are generated for each at most")
+    parser.add_argument(
+        "--cuts", type=count_or_none, default=0, help="places to cut a completion at; 0: at every token"
+    )
+    parser.add_argument("--call-cuts", type=count_or_none, default=5, help="places to cut a call at; 0: at every token")
+    parser.add_argument("--at-once", type=count, default=8, help="requests at the same time")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parsed = parser.parse_args(arguments)
     sizes = Sizes(**{name: getattr(parsed, name) for name in Sizes.__dataclass_fields__})

@@ -12,7 +12,6 @@ what this machine needs to serialise, compress and hash the same records on all 
 longest that the event loop did not run, seen by a task that wakes every few milliseconds.
 """
 
-import argparse
 import gc
 import hashlib
 import json
@@ -37,7 +36,8 @@ from participants.data import CallId
 from participants.serving.settings import GC_THRESHOLD
 from store import DEFAULT_LIMITS, Life, Store, claim, open_store
 
-from . import speeds
+from . import command_line, speeds
+from .command_line import count
 from .inflight import Stages
 from .memory import peak_mb
 
@@ -279,13 +279,15 @@ def print_table(flown: Flown) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.flying", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--flights", type=int, default=1_000)
-    parser.add_argument("--prompt", type=int, default=256, help="tokens of each prompt")
-    parser.add_argument("--tokens", type=int, default=100, help="tokens that each has when it is cut")
+    parser = command_line.Command("bench.flying", __doc__)
+    parser.add_argument("--flights", type=count, default=1_000, help="generations in flight")
+    parser.add_argument("--prompt", type=count, default=256, help="tokens of each prompt")
+    parser.add_argument("--tokens", type=count, default=100, help="tokens that each has when it is cut")
     parser.add_argument("--logprobs", action="store_true", help="chunks have log probabilities")
     parser.add_argument("--staging", action="store_true", help="a worker keeps the prefixes")
-    parser.add_argument("--folder", type=Path, help="where to work; default: a temporary folder right here")
+    parser.add_argument(
+        "--folder", type=command_line.folder, help="where to work; default: a temporary folder right here"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parsed = parser.parse_args(arguments)
     size = Size(parsed.flights, parsed.prompt, parsed.tokens, parsed.logprobs, parsed.staging)

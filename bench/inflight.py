@@ -10,7 +10,6 @@ The limit on paper is what this machine needs to serialise, compress and hash th
 restore to hash, decompress and parse them. `lag` is the longest that the event loop did not run.
 """
 
-import argparse
 import gc
 import hashlib
 import json
@@ -44,7 +43,8 @@ from store import (
     open_store,
 )
 
-from . import speeds
+from . import command_line, speeds
+from .command_line import count, count_or_none
 from .memory import peak_mb
 
 TICK_S = 0.005
@@ -253,10 +253,12 @@ def print_table(result: Result) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.inflight", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--rollouts", type=int, default=1_000)
-    parser.add_argument("--words", type=int, default=50, help="of text that each episode has generated")
-    parser.add_argument("--folder", type=Path, help="where to work; default: a temporary folder right here")
+    parser = command_line.Command("bench.inflight", __doc__)
+    parser.add_argument("--rollouts", type=count, default=1_000, help="episodes in flight")
+    parser.add_argument("--words", type=count_or_none, default=50, help="of text that each episode has generated")
+    parser.add_argument(
+        "--folder", type=command_line.folder, help="where to work; default: a temporary folder right here"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parsed = parser.parse_args(arguments)
     temporary = tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd())

@@ -6,13 +6,12 @@ Each life makes calls one after the other, as an agent does: its next row waits 
 loop in as many threads: append and fsync a record, then append and fsync a row, of the same sizes, to files of its own.
 """
 
-import argparse
 import json
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -25,6 +24,9 @@ import anyio.to_thread
 from participants.ledger import Entry, Ledger
 from participants.ledger.ledger import LANES
 from store import Life
+
+from . import command_line
+from .command_line import count, counts
 
 PROMPT, OUTPUT = 400, 120
 """Tokens of a first prompt, and of each output; each later prompt goes on from there with 3 more."""
@@ -123,14 +125,16 @@ def measure_ledger(rows: int, lives: int, folder: str | None = None) -> LedgerFi
         return anyio.run(_measure, root, rows, lives)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.ledger_rows", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--rows", type=int, default=4096, help="in all, of each case")
-    parser.add_argument("--lives", type=int, nargs="+", default=[1, 64, 1024])
-    parser.add_argument("--folder", help="below it the files are written")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    parser = command_line.Command("bench.ledger_rows", __doc__)
+    parser.add_argument("--rows", type=count, default=4096, help="in all, of each case")
+    parser.add_list("--lives", counts, [1, 64, 1024], "numbers of lives that write at once, each a case")
+    parser.add_argument(
+        "--folder", type=command_line.folder, help="below it the files are written; default: a temporary folder"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object in place of the table")
+    options = parser.parse_args(arguments)
     cases = [(options.rows if lives > 1 else options.rows // 8, lives) for lives in options.lives]
     figures = [measure_ledger(rows, lives, options.folder) for rows, lives in cases]
     if options.json:

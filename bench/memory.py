@@ -4,10 +4,10 @@ The process is a child of its own, which makes its records one at a time. Its pe
 child counts the memory of the parent that started it.
 """
 
-import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,7 +15,8 @@ import anyio
 
 from store import DEFAULT_LIMITS, open_store
 
-from . import ours, shape
+from . import command_line, ours, shape
+from .command_line import count
 
 _KIB_PER_MB = 1e6 / 1024
 
@@ -58,13 +59,14 @@ async def _child(url: str, records: int, size: int, participants: int) -> Peak:
         return Peak(records, start, commit, peak_mb())
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print the child's peak as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("url")
-    for name in ("records", "size", "participants"):
-        parser.add_argument(name, type=int)
-    options = parser.parse_args()
+    parser = command_line.Command("bench.memory", __doc__)
+    parser.add_argument("url", help="folder or s3:// URL of a store to write; a folder is made where there is none")
+    parser.add_argument("records", type=count, help="of the checkpoint")
+    parser.add_argument("size", type=count, help="bytes of a record, on average")
+    parser.add_argument("participants", type=count, help="that share the records")
+    options = parser.parse_args(arguments)
     print(json.dumps(asdict(anyio.run(_child, *vars(options).values()))))
 
 

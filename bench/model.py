@@ -9,7 +9,6 @@ the wall clock; `ledger_rows_per_s` with 64 lives at once; and the tokens that w
 a kill.
 """
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -19,7 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import ledger_rows, model_kill, proxying
+from . import command_line, ledger_rows, model_kill, proxying
+from .command_line import count, counts
 
 SIZES = (1_000, 16_000, 64_000)
 TOKENS, PROMPT = 64, 256
@@ -68,13 +68,13 @@ def _kill(folder: Path, kill: model_kill.Kill) -> dict[str, int]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
     load, kill = proxying.Load(), model_kill.Kill()
-    parser = argparse.ArgumentParser(prog="python -m bench.model", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--flights", type=int, nargs="+", default=SIZES)
-    parser.add_argument("--tokens", type=int, default=TOKENS, help="that each generation has when it is cut")
-    parser.add_argument("--rounds", type=int, default=load.rounds, help="of calls through the proxies")
-    parser.add_argument("--calls", type=int, default=load.calls, help="of each length in a round")
-    parser.add_argument("--rows", type=int, default=4096, help="of the ledger")
-    parser.add_argument("--killed", type=int, default=kill.calls, help="calls in flight at the kill")
+    parser = command_line.Command("bench.model", __doc__)
+    parser.add_list("--flights", counts, SIZES, "numbers of generations in flight")
+    parser.add_argument("--tokens", type=count, default=TOKENS, help="that each generation has when it is cut")
+    parser.add_argument("--rounds", type=count, default=load.rounds, help="of calls through the proxies")
+    parser.add_argument("--calls", type=count, default=load.calls, help="of each length in a round")
+    parser.add_argument("--rows", type=count, default=4096, help="of the ledger")
+    parser.add_argument("--killed", type=count, default=kill.calls, help="calls in flight at the kill")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parsed = parser.parse_args(arguments)
     load = proxying.Load(parsed.rounds, parsed.calls)

@@ -13,7 +13,6 @@ The limit is a bare proxy in the same place, on the same server and client libra
 token ids: it takes the bytes of the stream and looks at nothing.
 """
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -43,6 +42,8 @@ from participants.ledger import Ledger
 from participants.serving.sockets import bind, url_of
 from store import Life
 
+from . import command_line
+from .command_line import count
 from .endpoint import END_S, endpoint
 
 CHAT = "/v1/chat/completions"
@@ -246,13 +247,15 @@ def print_table(costs: dict[str, Costs], load: Load) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.proxying", description=(__doc__ or "").split("\n\n")[0])
+    parser = command_line.Command("bench.proxying", __doc__)
     usual = Load()
-    parser.add_argument("--rounds", type=int, default=usual.rounds)
-    parser.add_argument("--calls", type=int, default=usual.calls, help="of each length in a round")
-    parser.add_argument("--tokens", type=int, default=usual.tokens, help="of a long reply")
+    parser.add_argument("--rounds", type=count, default=usual.rounds, help="of each way in turns")
+    parser.add_argument("--calls", type=count, default=usual.calls, help="of each length in a round")
+    parser.add_argument("--tokens", type=count, default=usual.tokens, help="of a long reply")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--serve", nargs=3, metavar=("KIND", "UPSTREAM", "FOLDER"), help="be a proxy")
+    parser.add_argument(
+        "--serve", nargs=3, metavar=("KIND", "UPSTREAM", "FOLDER"), help="be a proxy: for the bench itself"
+    )
     parsed = parser.parse_args(arguments)
     if parsed.serve:
         anyio.run(_serve, *parsed.serve, backend_options={"use_uvloop": True})

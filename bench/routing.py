@@ -14,7 +14,6 @@ machine disturb least. Then so many calls are held at once over channels: how lo
 all are answered, and what each costs on both sides; over HTTP with fewer, because each needs a socket.
 """
 
-import argparse
 import gc
 import json
 import os
@@ -39,6 +38,8 @@ from participants.routing import worker_of
 from participants.serving.sockets import bind, server_of, url_of
 from store import Life
 
+from . import command_line
+from .command_line import count
 from .endpoint import END_S
 
 ROLE = "resources.main"
@@ -285,14 +286,19 @@ def print_table(found: dict[str, Any], load: Load) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.routing", description=(__doc__ or "").split("\n\n")[0])
+    parser = command_line.Command("bench.routing", __doc__)
     usual = Load()
-    parser.add_argument("--rounds", type=int, default=usual.rounds)
-    parser.add_argument("--calls", type=int, default=usual.calls, help="of each way in a round")
-    parser.add_argument("--bytes", type=int, default=usual.body_bytes, help="of a body, each way")
-    parser.add_argument("--held", type=int, default=usual.held, help="at once over channels")
+    parser.add_argument("--rounds", type=count, default=usual.rounds, help="of each way in turns")
+    parser.add_argument("--calls", type=count, default=usual.calls, help="of each way in a round")
+    parser.add_argument("--bytes", type=count, default=usual.body_bytes, help="of a body, each way")
+    parser.add_argument("--held", type=count, default=usual.held, help="calls that are held at once over channels")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--serve", nargs="+", metavar="ARGUMENT", help="be a worker: number, socket, all addresses")
+    parser.add_argument(
+        "--serve",
+        nargs="+",
+        metavar="ARGUMENT",
+        help="be a worker, for the bench itself: number, socket, all addresses",
+    )
     parsed = parser.parse_args(arguments)
     if parsed.serve:
         number, fd, *urls = parsed.serve

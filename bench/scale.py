@@ -9,7 +9,6 @@ A stage takes as long as its slowest process; `each` has the slowest process of 
 missing, is a failure, or has another reward than 1 counts as a replacement failure.
 """
 
-import argparse
 import json
 import os
 import signal
@@ -36,6 +35,8 @@ from participants.inference import DEFAULT_MODEL
 from participants.wire import Status
 from store import Controller, Draft, Life, Ref, Store, claim, open_checkpoint, open_store
 
+from . import command_line
+from .command_line import count
 from .endpoint import endpoint, row
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -393,11 +394,13 @@ def print_table(scale: Scale) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.scale", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--rollouts", type=int, default=1_000)
-    parser.add_argument("--workers", type=int, default=1, help="of the policy model server")
-    parser.add_argument("--other-workers", type=int, default=1, help="of every other server")
-    parser.add_argument("--folder", type=Path, help="where to work; default: a temporary folder right here")
+    parser = command_line.Command("bench.scale", __doc__)
+    parser.add_argument("--rollouts", type=count, default=1_000, help="in flight at the checkpoint")
+    parser.add_argument("--workers", type=count, default=1, help="of the policy model server")
+    parser.add_argument("--other-workers", type=count, default=1, help="of every other server")
+    parser.add_argument(
+        "--folder", type=command_line.folder, help="where to work; default: a temporary folder right here"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parsed = parser.parse_args(arguments)
     scale = Scale(parsed.rollouts, parsed.workers, parsed.other_workers)

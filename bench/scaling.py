@@ -8,7 +8,6 @@ grows, with its standard error, and a line, `c + d * N`; the better one is named
 clock and to the processor time, which other work on the machine changes least.
 """
 
-import argparse
 import json
 import math
 import os
@@ -19,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from . import command_line
+from .command_line import count, count_or_none, counts
 from .scaling_fit import Fit, Point, fit
 
 STAGES = ("prepare", "commit", "restore")
@@ -137,10 +138,6 @@ def _print_fits(way: str, of_way: Mapping[str, Mapping[str, Fit]]) -> None:
             print(f"{stage + ', ' + measure:<26}{grows:>16}{power.off:>7.1%}{straight}  {found.better}")
 
 
-def _sizes(text: str) -> list[int]:
-    return [int(part) for part in text.split(",") if part]
-
-
 def kept(path: Path | None) -> list[Run]:
     """The runs that a file has, one a line; none where it is not there."""
     if path is None or not path.exists():
@@ -150,16 +147,28 @@ def kept(path: Path | None) -> list[Run]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.scaling", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--embedded", type=_sizes, default="1000,4000,16000,64000", help="numbers of rollouts")
-    parser.add_argument("--servers", type=_sizes, default="1000,4000,16000", help="the same at server processes")
-    parser.add_argument("--workers", type=int, default=2, help="of the policy model server")
-    parser.add_argument("--repeat", type=int, default=3, help="runs of each embedded size")
-    parser.add_argument("--server-repeat", type=int, default=1, help="runs of each size at server processes")
-    parser.add_argument("--runs", type=Path, help="a file that keeps each run; those that it has are not made again")
+    parser = command_line.Command("bench.scaling", __doc__)
+    parser.add_list("--embedded", counts, [1000, 4000, 16000, 64000], "numbers of rollouts in one process")
+    parser.add_list("--servers", counts, [1000, 4000, 16000], "numbers of rollouts at server processes")
+    parser.add_argument("--workers", type=count, default=2, help="of the policy model server")
+    parser.add_argument("--repeat", type=count_or_none, default=3, help="runs of each embedded size; 0 leaves them out")
+    parser.add_argument(
+        "--server-repeat",
+        type=count_or_none,
+        default=1,
+        help="runs of each size at server processes; 0 leaves them out",
+    )
+    parser.add_argument(
+        "--runs", type=command_line.to_write, help="a file that keeps each run; those that it has are not made again"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parsed = parser.parse_args(arguments)
-    runs = kept(parsed.runs)
+    try:
+        runs = kept(parsed.runs)
+    except (ValueError, TypeError) as error:
+        parser.error(f"{parsed.runs} is no file of runs: {error}")
+    if not parsed.repeat and not parsed.server_repeat and not runs:
+        parser.error("--repeat and --server-repeat are both 0: that measures nothing")
     asked = [("embedded", n) for n in parsed.embedded * parsed.repeat]
     asked += [("servers", n) for n in parsed.servers * parsed.server_repeat]
     for run in runs:

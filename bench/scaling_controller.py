@@ -8,9 +8,7 @@ and index back, and the opening that each process does for itself in a restore. 
 the scope is sent to every process, and read as one process reads it. Processor time, in seconds.
 """
 
-import argparse
 import json
-import sys
 import tempfile
 import threading
 import time
@@ -40,6 +38,9 @@ from store import (
     open_checkpoint,
     open_store,
 )
+
+from . import command_line
+from .command_line import count, counts
 
 TIMEOUT_S = 600.0
 
@@ -144,15 +145,16 @@ def sink() -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
-    about = (__doc__ or "").split("\n\n")[0]
-    parser = argparse.ArgumentParser(prog="python -m bench.scaling_controller", description=about)
-    parser.add_argument("--rollouts", type=int, default=4_000)
-    parser.add_argument("--processes", default="4,16", help="of all four roles together: multiples of four")
+    parser = command_line.Command("bench.scaling_controller", __doc__)
+    parser.add_argument("--rollouts", type=count, default=4_000, help="in the checkpoint")
+    parser.add_list(
+        "--processes", counts, [4, 16], "numbers of processes of all four roles together, multiples of four"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parsed = parser.parse_args(arguments)
-    sizes = [int(text) for text in parsed.processes.split(",")]
-    if any(size < 4 or size % 4 for size in sizes):
-        sys.exit(f"--processes {parsed.processes}: give multiples of four, as each role has as many")
+    sizes = parsed.processes
+    if any(size % 4 for size in sizes):
+        parser.error("--processes: give multiples of four, as each role has as many")
     found = []
     for size in sizes:
         with tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd()) as folder:

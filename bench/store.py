@@ -5,7 +5,6 @@ same}, "bytes", "objects", "requests", "peak_rss_mb"}. MB are 10^6 bytes of unco
 are what one checkpoint leaves in the store, `requests` what writing and reading it asked of the backend.
 """
 
-import argparse
 import gc
 import json
 import os
@@ -21,7 +20,8 @@ import anyio
 
 from store import DEFAULT_LIMITS, Backend, Limits, Record, open_backend, open_store
 
-from . import limit, memory, ours, shape, speeds
+from . import command_line, limit, memory, ours, shape, speeds
+from .command_line import count, counts
 from .timing import MB, Versus
 
 
@@ -151,9 +151,9 @@ async def _remove(options: Options, *urls: str) -> None:
 def run(options: Options) -> Result:
     """Measure times, then memory in child processes."""
     result = anyio.run(_measure, options)
-    for count in options.memory:
-        url = f"{options.url}/memory-{count}"
-        result.peaks.append(memory.measure(url, count, options.size, options.participants))
+    for number in options.memory:
+        url = f"{options.url}/memory-{number}"
+        result.peaks.append(memory.measure(url, number, options.size, options.participants))
         anyio.run(_remove, options, url)
     return result
 
@@ -200,15 +200,17 @@ def _requests(requests: Counter[str]) -> str:
     return f"{requests.total()} ({', '.join(f'{count} {verb}' for verb, count in sorted(requests.items()))})"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench.store", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--records", type=int, default=16_000)
-    parser.add_argument("--bytes", type=int, default=4_200, help="of a record, on average")
+def _parser() -> command_line.Command:
+    parser = command_line.Command("bench.store", __doc__)
+    parser.add_argument("--records", type=count, default=16_000, help="of a checkpoint")
+    parser.add_argument("--bytes", type=count, default=4_200, help="of a record, on average")
     parser.add_argument("--url", help="folder or s3:// URL below which to work; default: a temporary folder right here")
-    parser.add_argument("--participants", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=DEFAULT_LIMITS.frames_in_flight)
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--memory", type=int, nargs="*", help="numbers of records at which to measure peak memory")
+    parser.add_argument("--participants", type=count, default=1, help="that share the records")
+    parser.add_argument("--threads", type=count, default=DEFAULT_LIMITS.frames_in_flight, help="of the bare loop")
+    parser.add_argument("--repeat", type=count, default=5, help="pairs of runs")
+    parser.add_list(
+        "--memory", counts, None, "numbers of records at which to measure peak memory, default: that of --records"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     return parser
 

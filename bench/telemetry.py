@@ -38,6 +38,8 @@ from participants.inference import DEFAULT_MODEL
 from participants.serving.settings import GC_THRESHOLD
 from participants.telemetry import Readings, Span, names, prometheus
 
+from . import command_line
+from .command_line import above_zero, count
 from .endpoint import endpoint, write_rows
 
 TELEMETRY_THREADS = ("midflight-telemetry", "midflight-otlp")
@@ -260,14 +262,14 @@ def print_table(costs: Costs) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.telemetry", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--rollouts", type=int, default=1_000)
-    parser.add_argument("--concurrency", type=int, default=64)
-    parser.add_argument("--turns", type=int, default=3, help="tool calls of an episode")
-    parser.add_argument("--interval", type=float, default=5.0, help="seconds between checkpoints")
-    parser.add_argument("--scrape", type=float, default=5.0, help="seconds between two looks at the page")
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--calls", type=int, default=100_000, help="of the hook, to measure one")
+    parser = command_line.Command("bench.telemetry", __doc__)
+    parser.add_argument("--rollouts", type=count, default=1_000, help="episodes of each run")
+    parser.add_argument("--concurrency", type=count, default=64, help="episodes in flight at once")
+    parser.add_argument("--turns", type=count, default=3, help="tool calls of an episode")
+    parser.add_argument("--interval", type=above_zero, default=5.0, help="seconds between checkpoints")
+    parser.add_argument("--scrape", type=above_zero, default=5.0, help="seconds between two looks at the page")
+    parser.add_argument("--pairs", type=count, default=5, help="of a run without and one with telemetry")
+    parser.add_argument("--calls", type=count, default=100_000, help="of the hook, to measure one")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parsed = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd()) as name:

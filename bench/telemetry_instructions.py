@@ -27,6 +27,8 @@ from typing import Any
 
 from participants.telemetry import otel, starting
 
+from . import command_line
+from .command_line import above_zero, count
 from .endpoint import endpoint, write_rows
 from .telemetry import PERCENT, collected, config_of, free_address, sink
 
@@ -124,16 +126,18 @@ def measure(folder: Path, parsed: argparse.Namespace) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.telemetry_instructions", description=(__doc__ or "").split("\n\n")[0]
+    parser = command_line.Command("bench.telemetry_instructions", __doc__)
+    parser.add_argument("--few", type=count, default=64, help="rollouts of the shorter run")
+    parser.add_argument("--more", type=count, default=256, help="rollouts of the longer run")
+    parser.add_argument("--concurrency", type=count, default=64, help="episodes in flight at once")
+    parser.add_argument("--turns", type=count, default=3, help="tool calls of an episode")
+    parser.add_argument(
+        "--interval", type=above_zero, default=5.0, help="seconds between checkpoints, without valgrind"
     )
-    parser.add_argument("--few", type=int, default=64, help="rollouts of the shorter run")
-    parser.add_argument("--more", type=int, default=256, help="rollouts of the longer run")
-    parser.add_argument("--concurrency", type=int, default=64)
-    parser.add_argument("--turns", type=int, default=3, help="tool calls of an episode")
-    parser.add_argument("--interval", type=float, default=5.0, help="seconds between checkpoints, without valgrind")
-    parser.add_argument("--scrape", type=float, default=5.0, help="seconds between two looks at the page, likewise")
-    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument(
+        "--scrape", type=above_zero, default=5.0, help="seconds between two looks at the page, likewise"
+    )
+    parser.add_argument("--pairs", type=count, default=3, help="of runs without and with telemetry")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parsed = parser.parse_args(arguments)
@@ -141,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         child(json.loads(parsed.child))
         return
     if shutil.which(VALGRIND[0]) is None:
-        raise SystemExit("valgrind is not installed; Debian's package has that name")
+        parser.error("valgrind is not installed; Debian's package has that name")
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd()) as name:
         found = measure(Path(name), parsed)
     for key, value in found.items():

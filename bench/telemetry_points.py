@@ -8,18 +8,19 @@ thread, and what that thread does beside it. Each is the median over rounds, in 
 whole run is in `bench.telemetry`.
 """
 
-import argparse
 import gc
 import json
 import statistics
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 from participants import telemetry
 from participants.telemetry import Readings, Span, names
+
+from . import command_line
 
 ROUNDS = 7
 CALLS = 20_000
@@ -141,11 +142,11 @@ def measure() -> Figures:
     return Figures(off, on, kept)
 
 
-def main() -> None:
-    """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one line of JSON")
-    arguments = parser.parse_args()
+def main(given: Sequence[str] | None = None) -> None:
+    """Run the command line."""
+    parser = command_line.Command("bench.telemetry_points", __doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object in place of the table")
+    arguments = parser.parse_args(given)
     figures = measure()
     if arguments.json:
         print(json.dumps(asdict(figures)))

@@ -7,7 +7,6 @@ flight when it is told to take a checkpoint; then it is killed with its servers,
 come over OTLP. That the controller waits for an answer (`midflight.call`) is not drawn.
 """
 
-import argparse
 import json
 import os
 import signal
@@ -23,6 +22,8 @@ from orchestrator.deployment.processes import kill_marked
 from participants.inference import DEFAULT_MODEL
 from participants.telemetry import names
 
+from . import command_line
+from .command_line import count
 from .endpoint import endpoint, write_rows
 from .otlp_sink import SeenSpan, Sink, otlp_sink
 from .timeline import Panel, draw
@@ -130,9 +131,9 @@ def drawn(trace: Sequence[SeenSpan]) -> list[SeenSpan]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.trace_picture", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("picture", type=Path, help="where the SVG goes")
-    parser.add_argument("--rollouts", type=int, default=256)
+    parser = command_line.Command("bench.trace_picture", __doc__)
+    parser.add_argument("picture", type=command_line.to_write, help="where the SVG goes")
+    parser.add_argument("--rollouts", type=count, default=256, help="in flight at the checkpoint")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parsed = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd()) as name:

@@ -8,7 +8,6 @@ process. Rounds of both alternate, so that a noisy machine troubles both. Proces
 of all below it, which other processes disturb least; it has the resolution of the kernel's ticks, 10 ms over a round.
 """
 
-import argparse
 import dataclasses
 import json
 import os
@@ -29,8 +28,10 @@ from participants.data import Request
 from participants.serving import find_class, make_resources
 from store import Life
 
+from . import command_line
 from .bare_answers import bare_judge, bare_library
 from .bare_programs import bare_contest, bare_tests
+from .command_line import count, names
 
 Work = Callable[[Case], Coroutine[Any, Any, None]]
 """One verify, or what its limit does instead."""
@@ -245,10 +246,10 @@ def _print(name: str, figures: Figures) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.verifiers", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--only", nargs="+", choices=sorted(TRIALS), help="these verifiers")
-    parser.add_argument("--count", type=int, help="verifies of a round")
-    parser.add_argument("--repeat", type=int, default=5, help="rounds of each")
+    parser = command_line.Command("bench.verifiers", __doc__)
+    parser.add_list("--only", names(sorted(TRIALS)), None, f"these verifiers of {', '.join(sorted(TRIALS))}")
+    parser.add_argument("--count", type=count, help="verifies of a round; default: of each verifier its own")
+    parser.add_argument("--repeat", type=count, default=5, help="rounds of each")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parsed = parser.parse_args(arguments)
     found = {}

@@ -24,6 +24,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from .. import command_line
+from ..command_line import above_zero, count, count_or_none, names
 from . import killed, report, standing
 from .killed import LOADS, Load, Needed
 from .peers import PEERS
@@ -76,29 +78,54 @@ def measured(name: str, size: Size, loads: Mapping[str, tuple[Load, Needed]], fo
     return replace(found, versions=versions, stood=stood, redone=redone, load=round(os.getloadavg()[1], 1))
 
 
+def figures_of(text: str) -> dict[str, Any]:
+    """The figures that `--figures` wrote. Raises ArgumentTypeError."""
+    try:
+        return report.load_figures(command_line.to_read(text))
+    except (ValueError, KeyError, TypeError) as error:
+        raise argparse.ArgumentTypeError(f"{text} has no figures that --figures wrote: {error}") from error
+
+
 def parsed_from(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.peers", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
-    parser.add_argument("--episodes", type=int, default=SIZE.episodes, help="in flight at once; 0 leaves this out")
-    parser.add_argument("--turns", type=int, default=SIZE.turns)
-    parser.add_argument("--record-bytes", type=int, default=SIZE.record_bytes, help="of text in a turn")
-    parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS), help="of the runs that are killed")
-    parser.add_argument("--kill-episodes", type=int, help="of each of them")
-    parser.add_argument("--at-once", type=int, default=LOAD.at_once, help="episodes in flight in them")
-    parser.add_argument("--kills", type=int, default=LOAD.kills, help="0 leaves them out")
+    parser = command_line.Command("bench.peers", __doc__)
+    parser.add_list("--peers", names(PEERS), list(PEERS), "which of them")
     parser.add_argument(
-        "--interval", type=float, default=LOAD.interval_s, help="seconds between midflight's checkpoints"
+        "--episodes", type=count_or_none, default=SIZE.episodes, help="in flight at once; 0 leaves this out"
+    )
+    parser.add_argument("--turns", type=count, default=SIZE.turns, help="of an episode")
+    parser.add_argument("--record-bytes", type=count, default=SIZE.record_bytes, help="of text in a turn")
+    parser.add_list("--loads", names(LOADS), list(LOADS), "which of the runs that are killed")
+    parser.add_argument("--kill-episodes", type=count, help="of each run that is killed; default: of each its own")
+    parser.add_argument(
+        "--at-once", type=count, default=LOAD.at_once, help="episodes in flight in a run that is killed"
+    )
+    parser.add_argument(
+        "--kills", type=count_or_none, default=LOAD.kills, help="of each of these runs; 0 leaves them out"
+    )
+    parser.add_argument(
+        "--interval", type=above_zero, default=LOAD.interval_s, help="seconds between midflight's checkpoints"
     )
     parser.add_argument("--seed", type=int, default=LOAD.seed, help="of the times of the kills")
     parser.add_argument(
-        "--folder", type=Path, help="where to work, and what is left there; default: a temporary folder"
+        "--folder", type=command_line.folder, help="where to work, and what is left there; default: a temporary folder"
     )
-    parser.add_argument("--figures", type=Path, help="write all figures to this file")
-    parser.add_argument("--plot", type=Path, help="draw them to this SVG file")
-    parser.add_argument("--from", dest="earlier", type=Path, help="measure nothing: show a file that --figures wrote")
+    parser.add_argument("--figures", type=command_line.to_write, help="write all figures to this file")
+    parser.add_argument("--plot", type=command_line.to_write, help="draw them to this SVG file")
+    parser.add_argument(
+        "--from",
+        dest="earlier",
+        metavar="FILE",
+        type=figures_of,
+        help="measure nothing: show a file that --figures wrote",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    return parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
+    if not parsed.earlier and not parsed.episodes and not parsed.kills:
+        parser.error("--episodes and --kills are both 0: that measures nothing")
+    if parsed.plot is not None:
+        command_line.can_draw(parser, "--plot")
+    return parsed
 
 
 def loads_from(parsed: argparse.Namespace) -> dict[str, Load]:
@@ -130,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
     parsed = parsed_from(arguments)
     if parsed.earlier:
-        found = report.load_figures(parsed.earlier)
+        found = parsed.earlier
     else:
         with nullcontext(parsed.folder) if parsed.folder else TemporaryDirectory(prefix=".bench-", dir=".") as name:
             found = measure(parsed, Path(name).resolve())
