@@ -59,8 +59,18 @@ class Report:
         return [shown.series.name for shown in self.shown if shown.verdict is not None and shown.verdict.grows]
 
     @property
+    def too_short(self) -> list[str]:
+        """Names of the series that would be judged and have too few points, or too little time, for it."""
+        return [one.series.name for one in self.shown if one.series.tolerance is not None and one.verdict is None]
+
+    @property
+    def judged(self) -> int:
+        """Series of which it can be said whether they grow."""
+        return sum(shown.verdict is not None for shown in self.shown)
+
+    @property
     def exit_code(self) -> int:
-        """0 where nothing was wrong, nothing grows, and every row was compared."""
+        """0 where nothing was wrong, nothing that could be judged grows, and every row was compared."""
         return int(bool(self.violations or self.growing or not self.has_ended))
 
     def kills(self) -> Counter[str]:
@@ -88,17 +98,17 @@ class Report:
             "compared": self.compared(),
             "violations": [f"{line['fleet']}: {line['what']}" for line in self.violations],
             "growing": self.growing,
+            "judged": self.judged,
+            "too_short_to_be_judged": self.too_short,
             "ended": self.has_ended,
             "series": series,
         }
 
     def text(self) -> str:
         """For people."""
-        kills = self.kills()
-        rows = {shown.series.name: shown.series.points[-1].value for shown in self.shown}
-        done = sum(int(value) for name, value in rows.items() if name.endswith("rows done"))
+        kills, minutes, seed = self.kills(), self.until_s / 60, self.plan.get("seed")
         parts = [
-            f"{self.until_s / 60:.1f} minutes, seed {self.plan.get('seed')}: {kills.total()} kills, {done} rows",
+            f"{minutes:.1f} minutes with kills, seed {seed}: {kills.total()} kills, {self._done()} rows done meanwhile",
             "\n".join(f"  {count:>5} {name}" for name, count in sorted(kills.items())),
             "\n".join(self._series()),
             "\n".join(self._ages()),
@@ -106,9 +116,16 @@ class Report:
         ]
         return "\n\n".join(part for part in parts if part)
 
+    def _done(self) -> int:
+        """Rows of all fleets that were done when the kills ended, or when somebody looked last."""
+        at_the_end = next((line["rows"] for line in self.lines if line["kind"] == "drain" and "rows" in line), None)
+        last = {line["fleet"]: line["rows"] for line in self.lines if line["kind"] == "fleet"}
+        return sum((last if at_the_end is None else at_the_end).values())
+
     def _series(self) -> list[str]:
         longest = max((len(shown.series.name) for shown in self.shown), default=0)
-        return [
+        lines = ["while there were kills: each series from its least to its greatest, its median, and the verdict:"]
+        return lines + [
             f"{shown.series.name:<{longest}} {sparkline(shown.series.points, self.until_s)}"
             f" {amount(_level(shown.series), shown.series.unit):>9}  {shown.words}"
             for shown in self.shown
@@ -133,14 +150,22 @@ class Report:
 
     def _end(self) -> list[str]:
         lines = [f"{count} times {what}" for what, count in sorted(self.told().items())]
-        lines += [f"{fleet}: {rows} rows compared with an undisturbed run" for fleet, rows in self.compared().items()]
+        lines += [
+            f"{fleet}: {rows} rows compared with an undisturbed run, those done after the kills among them"
+            for fleet, rows in self.compared().items()
+        ]
         told = self.violations[:MOST_TOLD]
         lines += [f"VIOLATION at {line['at']:.0f} s, {line['fleet']}: {line['what']}" for line in told]
         lines += [f"and {len(self.violations) - MOST_TOLD} more"] if len(self.violations) > MOST_TOLD else []
         if not self.has_ended:
             lines.append("the soak has not come to its end: its rows are not compared")
-        growing = ", ".join(self.growing) or "nothing"
-        return [*lines, f"{len(self.violations)} violations; growing: {growing}"]
+        return [*lines, f"{len(self.violations)} violations; growing: {self._growing()}"]
+
+    def _growing(self) -> str:
+        if not self.judged:
+            return "nothing is long enough to be judged"
+        left = f"; {len(self.too_short)} more are too short to be judged" if self.too_short else ""
+        return f"{', '.join(self.growing) or 'nothing'} of {self.judged} series{left}"
 
 
 def _level(series: Series) -> float:
@@ -153,6 +178,8 @@ def _figures(shown: Shown) -> dict[str, Any]:
     if verdict is not None:
         told |= {key: float(f"{value:.4g}") for key, value in asdict(verdict).items()}
         told["verdict"] = "grows" if verdict.grows else "flat"
+    elif shown.series.tolerance is not None:
+        told["verdict"] = "too short"
     return told
 
 

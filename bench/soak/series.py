@@ -75,7 +75,7 @@ def _fleet(board: Board, line: Mapping[str, Any]) -> None:
         board.add(at_s, f"{fleet}: store, objects", store["objects"], "", STORE_OBJECTS)
         board.add(at_s, f"{fleet}: chain, entries (grows by design)", store["chain_objects"], "")
     board.add(at_s, f"{fleet}: folder of the servers, files", line["work_files"], "", WORK_FILES)
-    board.add(at_s, f"{fleet}: rows done", line["rows"], "")
+    board.add(at_s, f"{fleet}: rows done so far", line["rows"], "")
     seen = [Seen(*values) for values in line["processes"]]
     entries = (store or {}).get("chain_objects", 0)
     _processes(board, fleet, at_s, [_without_chain(one, entries) for one in seen])

@@ -136,22 +136,22 @@ def test_the_rows_say_what_their_rollouts_must_come_to() -> None:
     assert [reward(number) for number in range(14)] == [1.0 - each for each in over]
 
 
-def journal_of(folder: Path, *, leak: float = 0.0, ended: bool = True) -> None:
-    """Two hours of one fleet whose controller gets so many more descriptors an hour."""
+def journal_of(folder: Path, *, leak: float = 0.0, ended: bool = True, until_s: float = HOURS) -> None:
+    """Two hours, or what is said, of one fleet whose controller gets so many more descriptors an hour."""
     folder.mkdir()
     journal = Journal(folder)
     journal.write(0.0, "plan", seed=1)
-    for at in range(0, int(HOURS), 20):
+    for at in range(0, int(until_s), 20):
         descriptors = 30 + int(leak * at / 3600)
         seen = ["collect", 7, float(at), 80_000_000, descriptors, 14, 1.0]
         journal.write(at, "fleet", fleet="controlled", rows=at // 10, work_files=15, processes=[seen])
         journal.write(at, "commit", fleet="controlled", took_s=0.2, held_s=0.1, n=4)
-    journal.write(60.0, "strike", fleet="controlled", victim="worker", hit=True)
-    journal.write(70.0, "strike", fleet="controlled", victim="server", hit=False)
+    journal.write(50.0, "strike", fleet="controlled", victim="worker", hit=True)
+    journal.write(55.0, "strike", fleet="controlled", victim="server", hit=False)
     if ended:
-        journal.write(HOURS, "drain")
-        journal.write(HOURS + 9, "compared", fleet="controlled", rows=720)
-        journal.write(HOURS + 9, "end")
+        journal.write(until_s, "drain")
+        journal.write(until_s + 9, "compared", fleet="controlled", rows=720)
+        journal.write(until_s + 9, "end")
     journal.close()
 
 
@@ -167,6 +167,48 @@ def test_a_planted_leak_is_named_and_fails_the_command(tmp_path: Path, capsys: p
         assert (code, found["growing"], found["kills"]) == (len(growing), growing, {"controlled: worker": 1})
         assert len([line for line in lines if "GROWS" in line]) == len(growing)
         assert found["series"][leaking]["verdict"] == ("grows" if growing else "flat")
+        judged = f"{found['judged']} series"
+        assert lines[-1] == f"0 violations; growing: {leaking if growing else 'nothing'} of {judged}"
+        assert (found["judged"], found["too_short_to_be_judged"]) == (5, [])
+
+
+@pytest.mark.unit
+def test_a_soak_that_is_too_short_does_not_say_that_nothing_grows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its rows are right, so that it ends with 0; the line, each series and the object say that none was judged."""
+    journal_of(tmp_path / "short", until_s=60)
+    assert command.main(["--report", str(tmp_path / "short"), "--json"]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    found = json.loads(last)
+    assert lines[0] == "1.0 minutes with kills, seed 1: 1 kills, 4 rows done meanwhile"
+    assert lines[-2:] == [
+        "controlled: 720 rows compared with an undisturbed run, those done after the kills among them",
+        "0 violations; growing: nothing is long enough to be judged",
+    ]
+    assert (found["growing"], found["judged"], len(found["too_short_to_be_judged"])) == ([], 0, 5)
+    assert found["series"]["controlled: commit"]["verdict"] == "too short"
+    assert "verdict" not in found["series"]["controlled: rows done so far"]
+
+
+@pytest.mark.unit
+def test_a_folder_without_a_soak_or_with_another_one_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence and 2 before anything is begun, and for numbers that try nothing as well."""
+    journal_of(tmp_path / "old")
+    for options, says in (
+        (["--report", "/nosuch"], "there is no file '/nosuch/journal.jsonl'"),
+        (["--folder", str(tmp_path / "old")], "has a soak already"),
+        (["--svg", "/nosuch/a.svg"], "there is no folder '/nosuch'"),
+        (["--minutes", "0"], "'0' is no number above 0"),
+        (["--fleets", "nosuch"], "there is no 'nosuch'; there are served, controlled, both"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            command.main(options)
+        told = capsys.readouterr().err
+        assert (ended.value.code, told.count("\n")) == (2, 1)
+        assert says in told
 
 
 @pytest.mark.unit
