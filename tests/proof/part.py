@@ -41,10 +41,16 @@ class Part:
     """Of the time, at most; the last part has all that is left."""
     tasks: Callable[[int, int], Iterable[Task]]
     """From a first seed on, and so many of them (0 for any number); asked for only while there is time."""
+    counted: str
+    """The count that is 0 where nothing was tried."""
     sentence: Callable[[Report], str]
     """What was tried, in words, with the counts."""
     expected: Sequence[str]
     """What a long run reaches; anything is that has this in its name."""
+
+    def tried(self, report: Report) -> bool:
+        """Whether it has tried anything."""
+        return report.counts[self.counted] > 0
 
     def not_reached(self, report: Report) -> list[str]:
         """What it did not."""

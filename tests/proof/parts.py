@@ -11,6 +11,7 @@ PARTS = (
         name="crash states",
         share=0.15,
         tasks=enumerations.crash_states,
+        counted="crash states",
         sentence=enumerations.crashes_told,
         expected=[f"all of {name}" for name in enumerations.WORK],
     ),
@@ -18,6 +19,7 @@ PARTS = (
         name="schedules",
         share=0.15,
         tasks=enumerations.schedules,
+        counted="schedules",
         sentence=enumerations.schedules_told,
         expected=[f"every schedule of {scene}" for scene in SMALL],
     ),
@@ -25,9 +27,10 @@ PARTS = (
         name="kills",
         share=0.1,
         tasks=enumerations.kills,
+        counted="kills",
         sentence=enumerations.kills_told,
         expected=[f"killed after: {word}" for word in ("pid", "claimed", "published", "pruned")],
     ),
-    Part(name=SEEDED, share=1.0, tasks=seeds, sentence=simulated, expected=EXPECTED),
+    Part(name=SEEDED, share=1.0, tasks=seeds, counted="seeds", sentence=simulated, expected=EXPECTED),
 )
 """The simulation is the last one, and has what the others leave of the time."""

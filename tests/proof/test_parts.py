@@ -10,7 +10,7 @@ from tests.simulation.actors import claiming
 from tests.simulation.planted import hasty_pruning
 from tests.simulation.scenarios import LAST, OLD, SCENES, in_plain
 
-from .__main__ import ENOUGH, missed
+from .__main__ import ENOUGH, main, missed, sentence
 from .enumerations import crashed, scheduled
 from .part import SEEDED, Report
 from .parts import PARTS
@@ -48,3 +48,41 @@ def test_a_long_run_that_misses_something_does_not_pass() -> None:
     assert not missed({SEEDED: few}, {SEEDED: ["fault: kill"]})
     assert missed({SEEDED: many}, {SEEDED: ["fault: kill"]})
     assert not missed({SEEDED: many}, {SEEDED: []})
+
+
+def test_of_a_part_that_has_tried_nothing_nothing_is_claimed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The sentence names it, and the run does not pass; where all have tried nothing there is no word of violations."""
+    some = {part.name: Report() for part in PARTS}
+    some["kills"] = Report(counts=Counter(kills=3, checkpoints=2))
+    told = sentence(PARTS, some)
+    assert told == (
+        "3 processes ended by SIGKILL in the middle of 2 checkpoints: no violations of twelve invariants; nothing was "
+        "tried of crash states, schedules, simulation, for which there was not enough time."
+    )
+    none = sentence(PARTS[-1:], {SEEDED: Report()})
+    assert none == "nothing was tried of simulation, for which there was not enough time."
+    some["schedules"].violations.append("x")
+    assert "1 violation of twelve invariants; nothing was tried of crash states" in sentence(PARTS, some)
+    assert main(["--minutes", "1e-9", "--part", "kills", "--part", SEEDED, "--workers", "1"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1].startswith("nothing was tried of kills, simulation")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--minutes", "0"], "argument --minutes: '0' is no number above 0"),
+        (["--minutes", "nan"], "argument --minutes: 'nan' is no number above 0"),
+        (["--seeds", "-1"], "argument --seeds: '-1' is no whole number from 1 on"),
+        (["--seeds", "0"], "argument --seeds: '0' is no whole number from 1 on"),
+        (["--workers", "0"], "argument --workers: '0' is no whole number from 1 on"),
+        (["--part", "nosuch"], "invalid choice: 'nosuch'"),
+        (["--part", "kills", "--seeds", "3"], "--seeds is for the part simulation, which --part leaves out"),
+    ],
+)
+def test_what_would_try_nothing_is_refused(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One sentence on stderr, and 2."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    told = capsys.readouterr().err
+    assert (ended.value.code, told.count("\n")) == (2, 1)
+    assert says in told
