@@ -12,6 +12,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.command_line import Command, count
+
 MAX_BYTES = 4096
 WATCHED = ["midflight", "orchestrator", "participants", "store"]
 MISSING = "atheris is missing: python -m pip install -e '.[dev,fuzz]', best in an environment of its own"
@@ -51,10 +53,11 @@ def main(given: Sequence[str]) -> int:
 
 
 def _arguments(given: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.guided", description=(__doc__ or "").splitlines()[0])
+    parser = Command("tests.fuzz.guided", __doc__)
+    corpus = Path(tempfile.gettempdir()) / "midflight-corpus"
     parser.add_argument("parser", nargs="?", help="one of those that are listed without it")
-    parser.add_argument("--seconds", type=int, default=60)
-    parser.add_argument("--corpus", type=Path, default=Path(tempfile.gettempdir()) / "midflight-corpus")
+    parser.add_argument("--seconds", type=count, default=60, help="for so long")
+    parser.add_argument("--corpus", type=Path, default=corpus, help="the folder that keeps what reaches more")
     return parser.parse_args(given)
 
 

@@ -1,5 +1,8 @@
 """Writes the table of parsers into docs/fuzzing.md: `python -m tests.fuzz.page`."""
 
+from collections.abc import Sequence
+
+from bench.command_line import Command
 from tests.support.control_page import _find
 
 from .parsers import PARSERS
@@ -27,5 +30,11 @@ def renewed(page: str) -> str:
     return page.replace(_find(page, BLOCK)[0], f"<!-- generated: {BLOCK} -->\n\n{table()}\n\n<!-- end -->")
 
 
-if __name__ == "__main__":
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command. It has no options, and `--help` writes nothing."""
+    Command("tests.fuzz.page", __doc__).parse_args(arguments)
     PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -4,13 +4,13 @@ Everything random or of the moment (run id, tokens, times) is fixed, so that the
 same bytes. The committed copy is written once and kept: a test reads it with whatever the code has become.
 """
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import anyio
 
+from bench.command_line import Command, folder
 from store import (
     Chain,
     CheckpointId,
@@ -141,4 +141,6 @@ async def make(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(make, Path(sys.argv[1]))
+    command = Command("tests.golden.make_v1", __doc__)
+    command.add_argument("folder", type=folder, help="an empty one, for the store")
+    anyio.run(make, command.parse_args().folder)

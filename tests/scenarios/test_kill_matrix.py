@@ -13,6 +13,7 @@ from store import Life
 from tests.support.backend import Call
 from tests.tidy.tree import ROOT
 
+from .matrix import __main__ as command
 from .matrix.checks import Again, again, problems, told
 from .matrix.phases import PHASES, Phase
 from .matrix.runner import Runner
@@ -180,3 +181,24 @@ def test_an_outcome_names_who_failed_how() -> None:
     assert told(CommitFailed(failures)) == "commit failed: a b gone, c stale_round"
     assert told(ControlFailed({"a": TimeoutError()})) == "resume failed: a TimeoutError"
     assert told(ValueError()) == "ValueError"
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--only", "nosuch"], "victims are environment, agent, model, resources, "),
+        (["--only", "agent,nosuch"], "phases are idle, preparing, prepared, "),
+        (["--page", "/nosuch.md"], "there is no file '/nosuch.md'"),
+        (["--page", str(ROOT / "README.md")], "has no table of the matrix"),
+    ],
+)
+def test_a_wish_for_cells_or_a_page_that_are_not_there_is_refused(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence that names what there is, and 2, before anything is run."""
+    with pytest.raises(SystemExit) as ended:
+        command.main(arguments)
+    told = capsys.readouterr().err
+    assert (ended.value.code, told.count("\n")) == (2, 1)
+    assert says in told

@@ -4,9 +4,10 @@ A block stands between `<!-- generated: NAME -->` and `<!-- end -->`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bench.command_line import Command
 from participants import OPERATIONS, TRANSITIONS, Code, Event, Phase
 from participants.errors import HINT, STATUS
 from participants.wire import RESULTS, ControlCall, Finished, Results
@@ -72,5 +73,11 @@ def _errors() -> str:
     return "\n".join(["| code | status | what to do |", "|---|---|---|", *rows])
 
 
-if __name__ == "__main__":
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command. It has no options, and `--help` writes nothing."""
+    Command("tests.support.control_page", __doc__).parse_args(arguments)
     PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -4,9 +4,10 @@ A block stands between `<!-- generated: NAME -->` and `<!-- end -->`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bench.command_line import Command
 from participants.telemetry.names import METRICS, SPANS, Instrument
 
 PAGE = Path(__file__).parents[2] / "docs" / "telemetry.md"
@@ -61,5 +62,11 @@ def _owners(label: str, values: frozenset[str] | None) -> str:
     return _code(one.name for one in METRICS if one.labels.get(label) == values)
 
 
-if __name__ == "__main__":
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command. It has no options, and `--help` writes nothing."""
+    Command("tests.support.telemetry_page", __doc__).parse_args(arguments)
     PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

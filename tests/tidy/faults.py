@@ -4,8 +4,10 @@ Tests say it themselves, with `pytest.mark.fault(rows)`; those whose module is a
 """
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+
+from bench.command_line import Command
 
 from .tree import ROOT, AnyFunction, Module, modules
 
@@ -263,5 +265,11 @@ def page(root: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-if __name__ == "__main__":
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command. It has no options, and `--help` writes nothing."""
+    Command("tests.tidy.faults", __doc__).parse_args(arguments)
     (ROOT / PAGE).write_text(page(ROOT), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
