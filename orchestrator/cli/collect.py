@@ -9,7 +9,7 @@ from typing import Annotated
 import anyio
 import typer
 
-from store import Fenced, NotAStore, StoreError
+from store import CheckpointId, Fenced, NotAStore, StoreError
 
 from .exits import Exit, exit_of
 
@@ -19,6 +19,10 @@ def command(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start anew; rows and checkpoints of earlier starts do not count.")
     ] = False,
+    base: Annotated[
+        str | None,
+        typer.Option("--from", metavar="ID", help="Continue from this older checkpoint instead of from the head."),
+    ] = None,
     take_over: Annotated[bool, typer.Option("--take-over", help="Take the run from a live collector.")] = False,
     accept: Annotated[
         list[str] | None, typer.Option(help="Continue although this field of the fingerprint differs; repeatable.")
@@ -51,19 +55,20 @@ def command(
 
     console = Console(stderr=True)
     emit = json_events(_print_line) if as_json else plain_events(console)
-    options = Options(
-        fresh=fresh,
-        take_over=take_over,
-        accept=tuple(accept or ()),
-        retry_failed=retry_failed,
-        console=console if is_terminal() and not as_json else None,
-        file=config,
-    )
     ending = Ending()
     ending.install()
     gc.set_threshold(*GC_THRESHOLD)
     sys.path.insert(0, str(config.resolve().parent))  # Servers of one's own may stand beside the configuration.
     try:
+        options = Options(
+            fresh=fresh,
+            base=CheckpointId.parse(base) if base is not None else None,
+            take_over=take_over,
+            accept=tuple(accept or ()),
+            retry_failed=retry_failed,
+            console=console if is_terminal() and not as_json else None,
+            file=config,
+        )
         with tracebacks_shown(partial(print_plainly, console)):
             summary = anyio.run(collect, load_config(config), options, emit, None, None, ending)
     except (ConfigError, DeploymentError, StoreError, CoordinationError) as error:

@@ -50,13 +50,24 @@ class StoreGone(ConfigError):
         )
 
 
+class OutputGone(ConfigError):
+    """Rows of the run that the checkpoint store is of are not in the output: it was removed, renamed, or cut."""
+
+    def __init__(self, url: str, output: str, what: str) -> None:
+        super().__init__(
+            f"{output} lacks rows of the run whose checkpoint store is {url}: {what}. Put the output and its segments "
+            "back, or its earlier name into the configuration; or start anew with --fresh, where nothing of before "
+            "counts; or name another folder as url in [checkpoint]. Nothing was changed"
+        )
+
+
 class ForeignHead(ConfigError):
-    """The head of the checkpoint store is of another controller, which says nothing of what its run means."""
+    """The checkpoint to go on from is of another controller, which says nothing of what its run means."""
 
     def __init__(self, url: str, checkpoint: str) -> None:
         super().__init__(
-            f"{url}: this checkpoint is not one of midflight collect: {checkpoint}, the head, was made by another "
-            "controller. Name another url in [checkpoint]; nothing was changed"
+            f"{url}: this checkpoint is not one of midflight collect: {checkpoint} was made by another controller. "
+            "Name another url in [checkpoint]; nothing was changed"
         )
 
 

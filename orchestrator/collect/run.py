@@ -25,6 +25,7 @@ from participants import Upstream
 from participants.serving import ConfigError
 from participants.telemetry.operations import controlled
 from store import DEFAULT_LIMITS, Limits, Store, claim, open_store
+from store.publish import Base
 
 from .asking import check_parameters
 from .collector import Emit
@@ -37,7 +38,7 @@ from .places import check_places, try_places
 from .rows import load_rollouts
 from .segments import ROWS_ONLY, Segments, open_segments
 from .servers import ServedWorlds
-from .start import check_run, refuse_lost_store
+from .start import check_run, mark_output, refuse_lost_output, refuse_lost_store
 from .summary import Options, Summary
 from .telemetry import recording
 from .world import Worlds
@@ -72,6 +73,7 @@ async def collect(
     with anyio.CancelScope() as scope, ending.stopping_by(scope.cancel, close_s):
         async with bare_errors(), AsyncExitStack() as stack:
             _check_fleet(config)
+            _check_base(config, options)
             check_parameters(config)
             await stack.enter_async_context(recording(config.telemetry))
             rollouts = await anyio.to_thread.run_sync(load_rollouts, config)
@@ -83,11 +85,13 @@ async def collect(
             run = Run(config, options, emit, rollouts, fields, segments, worlds, store, ending=ending, summary=summary)
             run.left, run.wishes = await segments.leftovers(), options.wishes
             if store is not None:
-                chain = await check_run(store, segments, fields, options.wishes)
+                checked = await check_run(store, segments, fields, options.wishes)
+                refuse_lost_output(store, segments, checked, options.wishes)
                 await worlds.look()
-                base = "none" if options.fresh else "head"
+                await mark_output(segments, checked)
+                base: Base = "none" if options.fresh else options.base or "head"
                 with controlled("claim") as found:
-                    claimed = claim(store, base, take_over=options.take_over, chain=chain)  # type: ignore[arg-type]
+                    claimed = claim(store, base, take_over=options.take_over, chain=checked.chain)
                     run.controller = await stack.enter_async_context(claimed)
                     found.set(epoch=run.controller.epoch)
             await stack.enter_async_context(worlds.open(store))
@@ -111,6 +115,15 @@ def _check_fleet(config: Config) -> None:
             "[fleet] needs [checkpoint] with enabled = true: servers obey the one controller that has claimed the run "
             "in its store. interval_s = 0 there takes checkpoints at a signal alone"
         )
+
+
+def _check_base(config: Config, options: Options) -> None:
+    if options.base is None:
+        return
+    if options.fresh:
+        raise ConfigError("--from continues from a checkpoint, and --fresh from none: give one of them")
+    if not config.checkpoint.enabled:
+        raise ConfigError("--from needs [checkpoint] with enabled = true: without it there is none to continue from")
 
 
 async def _make_worlds(

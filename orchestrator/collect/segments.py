@@ -3,7 +3,8 @@
 Every epoch writes to a segment of its own, `<output>.segments/<run>/<epoch>/`, as numbered chunks of JSON Lines, each
 created exclusively and durably. Only the chunks from 0 up to the first absent one count. Chunk 0 is the header: what
 the run meant when it wrote this. After a claim, a seal on the chain fixes the length of every lower segment; what a
-fenced writer adds later is past it and does not count. A run without checkpoints has no claims, and one segment.
+fenced writer adds later is past it and does not count. Before the first claim an empty segment of epoch 0 is made. A
+run without checkpoints has no claims, and one segment.
 
     crash                  what is left
     while a chunk is put   the chunk, or nothing of it: its rollouts are then continued or started over
@@ -179,8 +180,22 @@ class Segments:
 
     async def epochs(self) -> list[int]:
         """Epochs of this run that have a segment."""
-        names = {info.key.split("/")[1] for info in await self.backend.list(f"{self.run}/")}
-        return sorted(int(name) for name in names if name.isdigit())
+        return sorted(await self.sizes())
+
+    async def sizes(self) -> dict[int, int]:
+        """Bytes of each segment of this run, all its chunks together, as a listing has them."""
+        sizes: dict[int, int] = {}
+        for info in await self.backend.list(f"{self.run}/"):
+            if (epoch := info.key.split("/")[1]).isdigit():
+                sizes[int(epoch)] = sizes.get(int(epoch), 0) + info.size
+        return sizes
+
+    async def mark(self) -> None:
+        """Before the run is claimed for the first time: a segment of epoch 0, by which its output is known.
+
+        So an output that is gone is told from that of a run which was killed before it had written anything.
+        """
+        await create_once(self.backend, self.key(0, 0), Header().encode())
 
     async def read(self, epoch: int, length: int | None = None) -> Found:
         """What counts of a segment: its chunks up to the first absent one, or its first `length` bytes."""

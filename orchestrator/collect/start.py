@@ -1,9 +1,9 @@
 """Where a start of a run begins: what earlier starts left, and what of it counts.
 
-With checkpoints, in this order: check that it is the same run (before claiming, so that a refusal disturbs nobody);
-claim an epoch; read the lower segments and fix their lengths with a seal; adopt the epoch everywhere; let servers that
-outlived their controller go on with the lives that are whole; restore what the head has of the others and the output
-does not. Without them there is no claim and no lock: finished rows are kept, nothing else.
+With checkpoints, in this order: check that it is the same run, and that its rows are there (before claiming, so that a
+refusal disturbs nobody); claim an epoch; read the lower segments and fix their lengths with a seal; adopt the epoch
+everywhere; let servers that outlived their controller go on with the lives that are whole; restore what the head has of
+the others and the output does not. Without them there is no claim and no lock: finished rows are kept, nothing else.
 
     crash                  what is left
     anywhere before the    a claim whose segment is empty; the next start does the same again
@@ -18,9 +18,11 @@ from participants.fences import position
 from store import (
     Chain,
     Checkpoint,
+    CheckpointId,
     Controller,
     Life,
     NotAStore,
+    Ref,
     RootMissing,
     Seal,
     Segment,
@@ -32,7 +34,8 @@ from store import (
 from ..adoption import standing
 from ..coordination import restore, resume
 from ..fleet import adopt
-from .config import ForeignHead, OtherRun, StoreGone
+from .base import choose_base, naming_older
+from .config import ForeignHead, OtherRun, OutputGone, StoreGone
 from .fingerprint import check_accepted, check_same
 from .rows import Rollout
 from .saved import Totals
@@ -50,9 +53,21 @@ class Wishes:
     """What a start was asked for beside the configuration."""
 
     fresh: bool = False
+    base: CheckpointId | None = None
+    """The checkpoint to continue from; None for the head."""
     accept: Sequence[str] = ()
     """Fingerprint fields that may differ."""
     retry_failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a start has found before it claims anything."""
+
+    chain: Chain
+    """To read on from."""
+    begun: bool
+    """Whether the output has a segment of this run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,30 +116,71 @@ async def refuse_lost_store(url: str, segments: Segments) -> None:
         raise StoreGone(url, segments.backend.url, "holds no checkpoint store", "start anew") from error
 
 
-async def check_run(store: Store, segments: Segments, fields: Mapping[str, str], wishes: Wishes) -> Chain:
-    """Refuse to continue another run, before anything is claimed; gives the chain, to read on from.
+async def check_run(store: Store, segments: Segments, fields: Mapping[str, str], wishes: Wishes) -> Checked:
+    """Refuse to continue another run, or one whose rows are gone, before anything is claimed.
 
-    Raises ConfigError, naming what differs.
+    Raises ConfigError, naming what differs or is missing, and DamagedBase.
     """
-    written = max(await segments.epochs(), default=0)
+    sizes = await segments.sizes()
+    written = max(sizes, default=0)
     chain = await store.chain()
     if written > chain.state.epoch:
         why = f"is older than it was (epoch {chain.state.epoch} where the output has epoch {written})"
         raise StoreGone(store.url, segments.backend.url, why, "remove this one and start anew")
     if wishes.fresh:
         check_accepted(wishes.accept, fields)
-        return chain
+        return Checked(chain, bool(sizes))
     await _check_runs(segments)
     lengths = sealed_lengths(chain)
     header = None
     for epoch in range(chain.state.epoch, 0, -1):
         if lengths.get(epoch) != 0 and (header := (await segments.read(epoch, 1)).header) is not None:
             break
-    head = await open_checkpoint(store, chain.state.head) if chain.state.head else None
-    if head is not None and not head.manifest.fingerprint:
-        raise ForeignHead(store.url, str(head.ref.checkpoint))
+    base = choose_base(chain, store.url, wishes.base)
+    head = await _open_base(store, chain, base) if base else None
     _check_fields(fields, header, head, wishes)
-    return chain
+    await _refuse_cut_output(store, segments, sizes, _delivered(lengths, head))
+    return Checked(chain, bool(sizes))
+
+
+async def _open_base(store: Store, chain: Chain, base: Ref) -> Checkpoint:
+    with naming_older(chain, base):
+        head = await open_checkpoint(store, base)
+    if not head.manifest.fingerprint:
+        raise ForeignHead(store.url, str(base.checkpoint))
+    return head
+
+
+def _delivered(sealed: Mapping[int, int], head: Checkpoint | None) -> dict[int, int]:
+    """How long each segment is at least, by epoch: a seal fixed it, or it was so long at the checkpoint."""
+    segments = head.manifest.output if head else ()
+    known = {int(segment.name): segment.length for segment in segments if segment.name.isdigit()}
+    return {epoch: length for epoch, length in sorted({**known, **sealed}.items()) if length}
+
+
+async def _refuse_cut_output(
+    store: Store, segments: Segments, sizes: Mapping[int, int], delivered: Mapping[int, int]
+) -> None:
+    lost = []
+    for epoch, length in delivered.items():
+        # A listing alone is no proof that something is missing.
+        if sizes.get(epoch, 0) < length and (there := (await segments.read(epoch, length)).length) < length:
+            lost.append(f"segment {epoch} has {there} of {length} bytes")
+    if lost:
+        raise OutputGone(store.url, segments.backend.url, ", ".join(lost))
+
+
+def refuse_lost_output(store: Store, segments: Segments, checked: Checked, wishes: Wishes) -> None:
+    """Where a run was claimed before, its output has a sign of it, though it had no row yet. Raises OutputGone."""
+    if checked.chain.state.epoch and not checked.begun and not wishes.fresh:
+        why = f"it has no segments of this run, which was started before (epoch {checked.chain.state.epoch})"
+        raise OutputGone(store.url, segments.backend.url, why)
+
+
+async def mark_output(segments: Segments, checked: Checked) -> None:
+    """Leave that sign, before the first claim; where rows of another run count, whoever puts them aside does."""
+    if not checked.begun and not await segments.rivals():
+        await segments.mark()
 
 
 def _check_fields(fields: Mapping[str, str], header: Header | None, head: Checkpoint | None, wishes: Wishes) -> None:
@@ -205,8 +261,10 @@ async def _restore_head(
     """What the head has, the output has not, the input still has and nobody goes on with."""
     assert world.fleet is not None
     assert controller.head is not None
-    checkpoint = await open_checkpoint(store, controller.head)
-    await checkpoint.verify_own()
+    with naming_older(controller.chain(), controller.head):
+        checkpoint = await open_checkpoint(store, controller.head)
+        await checkpoint.verify_own()
+        totals = Totals.of(await checkpoint.state())
     manifest = checkpoint.manifest
     lives = (*manifest.scope, *manifest.restarts)
     dropped = {
@@ -216,10 +274,10 @@ async def _restore_head(
     scope = tuple(life for life in manifest.scope if life.rollout_id in wanted)
     if scope:
         round_id = controller.next_round()
-        await restore(world.fleet, round_id, controller.head, scope, timeout_s=RESTORE_TIMEOUT_S)
+        with naming_older(controller.chain(), controller.head):
+            await restore(world.fleet, round_id, controller.head, scope, timeout_s=RESTORE_TIMEOUT_S)
         await resume(world.fleet, round_id)
     restarts = tuple(life for life in manifest.restarts if life.rollout_id not in going_on)
-    totals = Totals.of(await checkpoint.state())
     return replace(before, scope=scope, restarts=restarts, dropped=dropped, totals=totals)
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from rich.console import Console
 
+from store import CheckpointId
+
 from .ending import EXIT_STOPPED
 from .start import Wishes
 
@@ -17,6 +19,8 @@ class Options:
     """What the command line says beside the configuration."""
 
     fresh: bool = False
+    base: CheckpointId | None = None
+    """The checkpoint to continue from; None for the head."""
     take_over: bool = False
     accept: tuple[str, ...] = ()
     """Fingerprint fields that may differ."""
@@ -30,7 +34,7 @@ class Options:
     @property
     def wishes(self) -> Wishes:
         """Those that concern what earlier starts left."""
-        return Wishes(fresh=self.fresh, accept=self.accept, retry_failed=self.retry_failed)
+        return Wishes(fresh=self.fresh, base=self.base, accept=self.accept, retry_failed=self.retry_failed)
 
 
 @dataclass(slots=True)

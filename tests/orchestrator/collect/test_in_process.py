@@ -156,7 +156,7 @@ async def test_a_full_disk_under_the_output_stops_the_run_and_loses_nothing(tmp_
     folder.mkdir()
     async with open_store(str(tmp_path / "store"), "write") as store:
         run_id = store.run_id
-    full = Segments(LocalBackend(folder, FullDisk(writes=1)), run_id)
+    full = Segments(LocalBackend(folder, FullDisk(writes=2)), run_id)
     with pytest.raises(NoSpace, match="no space left"):
         await run(config, upstream, events, segments=full)
     assert named(events, "output_failed")
@@ -216,7 +216,7 @@ async def test_a_checkpoint_has_the_fingerprint_and_the_segment_as_they_were(tmp
     full = tmp_path / "out.jsonl.segments"
     full.mkdir()
     async with open_store(str(tmp_path / "store"), "write") as store:
-        segments = Segments(LocalBackend(full, FullDisk(writes=1)), store.run_id)
+        segments = Segments(LocalBackend(full, FullDisk(writes=2)), store.run_id)
         with pytest.raises(NoSpace):
             await run(config, OneTool(), events, segments=segments)
         manifest = (await open_checkpoint(store)).manifest
