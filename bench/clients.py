@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from store import open_backend
+from store import StoreError, open_backend
 
 from . import command_line
 from .command_line import count
@@ -120,7 +120,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeat", type=count, default=7, help="times that each is measured")
     options = parser.parse_args(arguments)
     shape = Shape(options.parts, options.part_bytes, options.small)
-    clocks = anyio.run(_measure, options.url, shape, options.repeat)
+    try:
+        clocks = anyio.run(_measure, options.url, shape, options.repeat)
+    except (StoreError, ValueError) as error:
+        parser.error(f"no store below {options.url}: {error}")
     print(f"{'seconds':<18}{'min':>7} {'median':>7} {'max':>7} {'cpu':>7}")
     for name, clock in sorted(clocks.items()):
         print(f"{name:<18}{clock}")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import anyio
 
-from store import DEFAULT_LIMITS, open_store
+from store import DEFAULT_LIMITS, StoreError, open_store
 
 from . import command_line, ours, shape
 from .command_line import count
@@ -67,7 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("size", type=count, help="bytes of a record, on average")
     parser.add_argument("participants", type=count, help="that share the records")
     options = parser.parse_args(arguments)
-    print(json.dumps(asdict(anyio.run(_child, *vars(options).values()))))
+    try:
+        peak = anyio.run(_child, options.url, options.records, options.size, options.participants)
+    except StoreError as error:
+        parser.error(f"no store below {options.url}: {error}")
+    print(json.dumps(asdict(peak)))
 
 
 if __name__ == "__main__":

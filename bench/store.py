@@ -18,7 +18,7 @@ from pathlib import Path
 
 import anyio
 
-from store import DEFAULT_LIMITS, Backend, Limits, Record, open_backend, open_store
+from store import DEFAULT_LIMITS, Backend, Limits, Record, StoreError, open_backend, open_store
 
 from . import command_line, limit, memory, ours, shape, speeds
 from .command_line import count, counts
@@ -217,7 +217,8 @@ def _parser() -> command_line.Command:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
-    parsed = _parser().parse_args(arguments)
+    parser = _parser()
+    parsed = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd()) as folder:
         root = f"{parsed.url.rstrip('/')}/bench-{secrets.token_hex(4)}" if parsed.url else folder
         options = Options(
@@ -229,7 +230,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             repeat=parsed.repeat,
             memory=tuple(parsed.memory or (parsed.records,)),
         )
-        result = run(options)
+        try:
+            result = run(options)
+        except (StoreError, OSError) as error:
+            parser.error(f"no store below {root}: {error}")
     print_tables(options, result)
     if parsed.json:
         print(json.dumps(result.summary(options.records)))

@@ -113,6 +113,8 @@ def source(name: str) -> str:
         ("bench.scale", ["--folder", "/nosuch"], "there is no folder '/nosuch'"),
         ("bench.ledger_rows", ["--folder", "/nosuch"], "there is no folder '/nosuch'"),
         ("bench.verifiers", ["--only", "nosuch"], "there is no 'nosuch'; there are code_gen, "),
+        ("bench.store", ["--records", "1", "--repeat", "1", "--url", "/proc/nosuch"], "no store below /proc/nosuch"),
+        ("bench.memory", ["/proc/nosuch", "1", "100", "1"], "no folder can be made here"),
         ("bench.cut_reading", ["x"], "'x' is no whole number from 2 on"),
     ],
 )
