@@ -32,7 +32,7 @@ async def has(run: Run, checkpoint: str) -> dict[str, Boundary]:
 
 @pytest.mark.timeout(240)
 def test_a_killed_run_with_a_damaged_head_goes_on_from_the_checkpoint_that_is_named(run: Run, tmp_path: Path) -> None:
-    """All rows once, as of an undisturbed run; what the older one has behind it is not done again, nor finished rows."""
+    """All rows once, as of an undisturbed run; nothing that the older one has behind it is done again."""
     alone = Run(tmp_path / "alone", run.backend, run.rows, checkpoint_url=None)
     alone.folder.mkdir()
     alone.finish()
