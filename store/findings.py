@@ -98,18 +98,12 @@ def _check_lines(lines: Sequence[bytes], frame: Frame, check: FrameCheck) -> Ite
 
 
 def _secrets_in_frame(raw: bytes, lines: Sequence[bytes], frame: Frame, check: FrameCheck) -> Iterator[Finding]:
-    """Secrets in a frame, each with the record that holds it; bytes of a record are unpacked where it is deep."""
+    """Secrets in a frame, each with the record that holds it."""
     starts = _starts(lines)
     for hit in scan(raw):
         position = next(n for n in range(len(starts) - 1, -1, -1) if starts[n] <= hit.offset)
         place = f"byte {hit.offset - starts[position]} of its line"
         yield secret(check.key, f"the record of {frame.lives[position]} of {check.process}", hit, place)
-    if check.deep:
-        for life, line in zip(frame.lives, lines, strict=True):
-            for number, payload in enumerate(_payloads(RawRecord(life, line))):
-                for hit in scan(payload):
-                    place = f"byte {hit.offset} of its bytes payload {number}"
-                    yield secret(check.key, f"the record of {life} of {check.process}", hit, place)
 
 
 def _starts(lines: Iterable[bytes]) -> list[int]:
@@ -118,22 +112,6 @@ def _starts(lines: Iterable[bytes]) -> list[int]:
         starts.append(position)
         position += len(line) + 1
     return starts
-
-
-def _payloads(record: RawRecord) -> Iterator[bytes]:
-    """The bytes that stand inside a record, which its line holds as base64."""
-    if not record.escaped:
-        return
-    try:
-        pending = [record.parse().payload]
-    except CorruptCheckpoint:
-        return
-    while pending:
-        item = pending.pop()
-        if isinstance(item, bytes):
-            yield item
-        elif isinstance(item, dict | list):
-            pending.extend(reversed(item.values() if isinstance(item, dict) else item))
 
 
 def secrets_in_document(key: str, document: Document) -> list[Finding]:

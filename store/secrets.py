@@ -1,13 +1,19 @@
 """Finds what looks like a credential in stored bytes: says which kind and where, never the secret itself.
 
-One expression of plain literals finds anchors, which is what makes it fast; at each anchor the shape that it begins is
-tried, and a look at what surrounds a candidate, and at its own characters, drops what only resembles one: base64
-payloads, lists of token ids, placeholders in prose. A credential in no known shape is not found.
+Three things are found: keys that say themselves what they are (`sk-`, `ghp_`, a PEM header with a key after it), values
+of names such as `api_key`, `password` and `authorization`, and both of them once more in what is written as base64,
+as hexadecimal, as UTF-16, or compressed. A look at what surrounds a candidate, and at its own characters, drops what
+only resembles one: payloads, token ids, placeholders, examples. A credential in no known shape is not found.
 """
 
+import binascii
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import zlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .secret_shapes import KNOWN, NAMED, value_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,153 +21,172 @@ class SecretHit:
     """Something that looks like a credential."""
 
     kind: str
-    """Names the shape, such as `aws-access-key`."""
+    """Names the shape, such as `aws-access-key`, and how it is written where that is not plain."""
     offset: int
-    """Where it, or the word that announces it, begins; in bytes."""
+    """Where it, or the word that announces it, or the run that holds it, begins; in bytes."""
 
 
 LONGEST_SECRET = 1024
 """Bytes that neighbouring pieces of one content must share, so that no secret falls between two."""
 
-Match = re.Match[bytes]
-Accept = Callable[[Match], bool]
-"""Whether a candidate is more than a resemblance."""
+_LEVELS = 2
+"""How many codings may lie over each other, such as compressed bytes in base64."""
+_GROWTH, _LEAST_GROWTH = 2, 65_536
+"""How many times its own length, and how many bytes at least, a text may unpack to; the rest is not looked into."""
+_LEAST_PLAIN = 20
+"""Printable bytes together that the shortest credential has: what was decoded and has no such run is something else."""
+_BETWEEN = b"\x01\x01"
 
-_IN_TOKEN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+/")
-_ESCAPES, _BACKSLASH = frozenset(b"nrtbf"), ord("\\")
-_SEPARATOR = re.compile(rb"""[\s"'\\=:]+""")
-_PLACEHOLDER = re.compile(
-    rb"[*xX.]+|[<$%{\[].*|(?:your|my|the|some)?[-_ ]?(?:pass(?:word|wd)?|pwd|secret|token|key)",
-    re.IGNORECASE | re.DOTALL,
+_GUARDS = {b"_": rb"(?=[A-Za-z0-9]{20})", b"-": rb"(?=[A-Za-z0-9_-]{20})"}
+"""What must stand after a mark that is frequent, before anything else is looked at."""
+
+
+def _looked_for() -> re.Pattern[bytes]:
+    """One expression for the marks of all known keys; the number of its group is one more than that of the shape."""
+    by_mark: dict[bytes, list[bytes]] = {}
+    for known in KNOWN:
+        lead = b"(?<=%b%b)" % (known.lead, re.escape(known.mark)) if known.lead else b""
+        by_mark.setdefault(known.mark, []).append(lead + b"(?=" + known.body + b")()")
+    alternatives = (re.escape(mark) + _GUARDS.get(mark, b"") + b"(?:%b)" % b"|".join(by_mark[mark]) for mark in by_mark)
+    return re.compile(b"|".join(alternatives))
+
+
+_MARKS = _looked_for()
+_IN_ORDER = sorted(KNOWN, key=lambda known: [other.mark for other in KNOWN].index(known.mark))
+"""As their groups are numbered."""
+_ARMOUR = re.compile(
+    rb"PRIVATE KEY(?: BLOCK)?-----(?:\s|\\{1,8}[nr]){1,8}"
+    rb"(?:[A-Z][A-Za-z-]{2,20}: [^\s\\]{0,100}(?:\s|\\{1,8}[nr]){1,8}){0,4}(?:MI[A-Z]|[A-Za-z0-9+/]{24})"
 )
-
-
-def _stands_alone(match: Match) -> bool:
-    """Not the middle of a longer run, such as base64; the n of an escaped line feed before it is no such run."""
-    data, start = match.string, match.start()
-    if start == 0 or data[start - 1] not in _IN_TOKEN:
-        return True
-    return start > 1 and data[start - 1] in _ESCAPES and data[start - 2] == _BACKSLASH
-
-
-def _looks_random(text: bytes) -> bool:
-    """Digits and letters together, as no word and no number has them."""
-    return re.search(rb"[0-9]", text) is not None and re.search(rb"[A-Za-z]", text) is not None
-
-
-def _alone_and_random(match: Match) -> bool:
-    return _stands_alone(match) and _looks_random(match[0][4:])
-
-
-def _random_value(match: Match) -> bool:
-    """For `name = value`, and for `header: scheme value`."""
-    return _looks_random(_SEPARATOR.split(match[0])[-1])
-
-
-def _real_password(match: Match) -> bool:
-    password = match[0].removeprefix(b"://").partition(b":")[2].rpartition(b"@")[0]
-    return _PLACEHOLDER.fullmatch(password) is None
-
-
-def _always(match: Match) -> bool:
-    return True
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """What one kind looks like from its anchor on."""
-
-    kind: str
-    anchors: tuple[bytes, ...]
-    pattern: re.Pattern[bytes]
-    accept: Accept = _stands_alone
-
-
-def _shape(kind: str, anchors: str, pattern: bytes, accept: Accept = _stands_alone) -> _Shape:
-    flags = re.IGNORECASE if anchors in _WORDS else 0
-    return _Shape(kind, tuple(anchor.encode() for anchor in anchors.split("|")), re.compile(pattern, flags), accept)
-
-
-_WORDS = ("secret", "authorization")
-"""Anchors in any case; looked for in a lower-case copy."""
-_ASSIGN = rb"""(?:\\*["'])?\s{0,3}[:=]\s{0,3}(?:\\*["'])?"""
-"""Quotes may be escaped, for the text may stand in a JSON string."""
-
-_SHAPES = (
-    _shape("aws-access-key", "AKIA|ASIA|ABIA|ACCA", rb"A[A-Z]{3}[A-Z2-7]{16}(?![A-Za-z0-9+/=_-])"),
-    _shape(
-        "aws-secret-key",
-        "secret",
-        rb"secret(?:_?(?:access)?_?key)?" + _ASSIGN + rb"[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])",
-        _random_value,
-    ),
-    _shape(
-        "private-key",
-        "-----BEGIN ",
-        rb"-----BEGIN (?:[A-Z0-9]{2,12} ){0,3}PRIVATE KEY(?: BLOCK)?-----",
-        _always,
-    ),
-    _shape("github-token", "ghp_|gho_|ghu_|ghs_|ghr_", rb"gh._[A-Za-z0-9]{36,255}(?![A-Za-z0-9])"),
-    _shape("github-token", "github_pat_", rb"github_pat_[A-Za-z0-9_]{50,255}"),
-    _shape("huggingface-token", "hf_", rb"hf_[A-Za-z0-9]{34,40}(?![A-Za-z0-9])"),
-    _shape(
-        "model-api-key",
-        "sk-",
-        rb"sk-(?:(?:ant|proj|svcacct|admin|or-v1)-[A-Za-z0-9_-]{20,255}|[A-Za-z0-9]{32,128}(?![A-Za-z0-9_-]))",
-        _alone_and_random,
-    ),
-    _shape("slack-token", "xox", rb"xox[abeoprs]-[A-Za-z0-9-]{10,255}", _alone_and_random),
-    _shape(
-        "slack-webhook",
-        "hooks.slack.com/",
-        rb"hooks\.slack\.com/services/T[A-Z0-9]{6,}/B[A-Z0-9]{6,}/[A-Za-z0-9]{20,}",
-        _always,
-    ),
-    _shape("google-api-key", "AIza", rb"AIza[A-Za-z0-9_-]{35}(?![A-Za-z0-9_+/=-])"),
-    _shape(
-        "authorization-header",
-        "authorization",
-        rb"authorization" + _ASSIGN + rb"(?:bearer|basic|token)\s{1,3}[A-Za-z0-9._~+/=-]{16,}",
-        _random_value,
-    ),
-    _shape(
-        "password-in-url",
-        "://",
-        rb"""://[^\s/:@"'\\<>]{0,64}:[^\s/@"'\\<>]{3,128}@[A-Za-z0-9.\[-]""",
-        _real_password,
-    ),
-    _shape("json-web-token", ".eyJ", rb"\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{16,}", _always),
+_ARMOUR_BEGINS = re.compile(rb"-----BEGIN (?:[A-Z0-9]{2,12} ){0,3}\Z")
+_IN_JWT = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
+_RUNS = tuple(
+    re.compile(before + rb"\s?([A-Za-z0-9+/_-]{24,})")
+    for before in (rb"\A", rb'"', rb"'", rb"=", rb":", rb"\n", rb"\\n", rb"base64,")
 )
-_BY_ANCHOR = {anchor: shape for shape in _SHAPES for anchor in shape.anchors}
-_LITERALS = re.compile(b"|".join(re.escape(anchor) for anchor in _BY_ANCHOR if anchor.decode() not in _WORDS))
-_HEADER = re.compile(rb"eyJ[A-Za-z0-9_-]{10,}$")
+"""Where base64 and hexadecimal begin. Each expression begins with a literal: to look at every word would take longer
+than all else together."""
+_HEX = re.compile(rb"(?:[2-7][0-9A-Fa-f]|0[9ADad])+")
+"""Of text: no digest is like that."""
+_WIDE = re.compile(rb"\x00[\x20-\x7e](?:\x00[\x20-\x7e]){15,}")
+_PRINTABLE = bytes(ord("p") if 32 <= byte < 127 or byte in b"\t\r\n\0" else ord(" ") for byte in range(256))
+_TO_BASE64 = bytes.maketrans(b"-_", b"+/")
 
 
 def scan(data: bytes) -> list[SecretHit]:
     """Everything in `data` that looks like a credential, in order."""
-    hits = [*_at_literals(data), *_at_words(data)]
-    return sorted(hits, key=lambda hit: hit.offset)
+    return _scan(data, _LEVELS)
 
 
-def _at_literals(data: bytes) -> Iterator[SecretHit]:
-    for anchor in _LITERALS.finditer(data):
-        shape = _BY_ANCHOR[anchor[0]]
-        match = shape.pattern.match(data, anchor.start())
+def _scan(data: bytes, levels: int) -> list[SecretHit]:
+    hits = _in_plain(data)
+    if levels:
+        unpacked = _Unpacked(_GROWTH * len(data) + _LEAST_GROWTH)
+        unpacked.look_into(data)
+        hits += [unpacked.hit(inner) for inner in _scan(_BETWEEN.join(unpacked.pieces), levels - 1)]
+    return sorted(set(hits), key=lambda hit: (hit.offset, hit.kind))
+
+
+@dataclass(slots=True)
+class _Unpacked:
+    """What is written in other ways within one text, as plain as it gets."""
+
+    left: int
+    """Bytes that may yet be unpacked."""
+    pieces: list[bytes] = field(default_factory=list)
+    origins: list[tuple[int, str]] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    length: int = 0
+
+    def look_into(self, data: bytes) -> None:
+        """Find runs of base64, hexadecimal and UTF-16, and compressed bytes at the beginning."""
+        self._add(0, "", data) if _is_packed(data) else None
+        for pattern in _RUNS:
+            for match in pattern.finditer(data):
+                coding, decoded = _decode(match[1])
+                self._add(match.start(1), coding, decoded)
+        for match in _WIDE.finditer(data):
+            start = match.start() - (match.start() > 0 and data[match.start() - 1] != 0)
+            self._add(start, "UTF-16", data[start : match.end()].replace(b"\0", b""))
+
+    def _add(self, origin: int, coding: str, piece: bytes) -> None:
+        if _is_packed(piece):
+            coding, piece = f"{coding}, compressed" if coding else "compressed bytes", _unpack(piece, self.left)
+            self.left -= len(piece)
+        if b"p" * _LEAST_PLAIN not in piece.translate(_PRINTABLE):
+            return
+        self.pieces.append(piece)
+        self.origins.append((origin, coding))
+        self.starts.append(self.length)
+        self.length += len(piece) + len(_BETWEEN)
+
+    def hit(self, inner: SecretHit) -> SecretHit:
+        """The same in terms of what holds it."""
+        origin, coding = self.origins[bisect_right(self.starts, inner.offset) - 1]
+        return SecretHit(f"{inner.kind} in {coding}", origin)
+
+
+def _decode(run: bytes) -> tuple[str, bytes]:
+    if len(run) % 2 == 0 and _HEX.fullmatch(run):
+        return "hexadecimal", bytes.fromhex(run.decode())
+    whole = run[:-1] if len(run) % 4 == 1 else run
+    return "base64", binascii.a2b_base64(whole.translate(_TO_BASE64) + b"==")
+
+
+def _is_packed(data: bytes) -> bool:
+    return data[:3] == b"\x1f\x8b\x08" or data[:2] in (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
+
+
+def _unpack(data: bytes, at_most: int) -> bytes:
+    try:
+        return zlib.decompressobj(wbits=47).decompress(data, max(1, at_most))
+    except zlib.error:
+        return b""
+
+
+def _in_plain(data: bytes) -> list[SecretHit]:
+    """A value that is itself a known key is told once, as what it says it is."""
+    hits = [*_known(data), *_armoured(data)]
+    offsets = sorted(hit.offset for hit in hits)
+    end = 0
+    for start, stop, kind in sorted(_named(data)):
+        if start >= end and bisect_left(offsets, start) == bisect_left(offsets, stop):
+            hits.append(SecretHit(kind, start))
+            end = stop
+    return hits
+
+
+def _known(data: bytes) -> Iterator[SecretHit]:
+    for mark in _MARKS.finditer(data):
+        assert mark.lastindex is not None
+        shape = _IN_ORDER[mark.lastindex - 1]
+        match = shape.whole.match(data, mark.start() + len(shape.mark) - shape.width)
         if match is None or not shape.accept(match):
             continue
         if shape.kind != "json-web-token":
             yield SecretHit(shape.kind, match.start())
-        elif header := _HEADER.search(data[max(0, match.start() - LONGEST_SECRET) : match.start()]):
-            yield SecretHit(shape.kind, match.start() - len(header[0]))
+        elif header := _header(data[max(0, match.start() - LONGEST_SECRET) : match.start()]):
+            yield SecretHit(shape.kind, match.start() - header)
 
 
-def _at_words(data: bytes) -> Iterator[SecretHit]:
+def _header(before: bytes) -> int:
+    """The length of the first part of a token that ends here; 0 for none."""
+    run = before[len(before.rstrip(_IN_JWT)) :]
+    begins = run.find(b"eyJ")
+    return len(run) - begins if 0 <= begins <= len(run) - 13 else 0
+
+
+def _armoured(data: bytes) -> Iterator[SecretHit]:
+    for match in _ARMOUR.finditer(data):
+        window = data[max(0, match.start() - 64) : match.start()]
+        if begins := _ARMOUR_BEGINS.search(window):
+            yield SecretHit("private-key", match.start() - len(window) + begins.start())
+
+
+def _named(data: bytes) -> Iterator[tuple[int, int, str]]:
+    """Start, end and kind of each name with a secret value. The value is looked at as it is written."""
     lower = data.lower()
-    for word in _WORDS:
-        shape = _BY_ANCHOR[word.encode()]
-        position = lower.find(word.encode())
-        while position >= 0:
-            match = shape.pattern.match(data, position)
-            if match is not None and shape.accept(match):
-                yield SecretHit(shape.kind, position)
-            position = lower.find(word.encode(), position + 1)
+    for shape in NAMED:
+        for match in shape.pattern.finditer(lower):
+            if shape.accept(value_of(match, data)):
+                yield match.start(), match.end(), shape.kind
