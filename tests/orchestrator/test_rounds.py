@@ -185,6 +185,36 @@ async def test_blockers_get_more_time_once_and_then_the_round_is_resumed() -> No
 
 
 @pytest.mark.fault(36)
+async def test_the_lease_that_comes_with_more_time_covers_the_rest_of_the_round() -> None:
+    """Whoever needed more time may then stand still as long as anybody: a slow block is published all the same."""
+    async with running() as run, anyio.create_task_group() as group:
+        pause = run.at.of("agent").owner.hooks["write"] = Pause()
+        group.start_soon(lambda: run.at.of("agent").owner.write(LIVES[0], "slow"))
+        await pause.reached.wait()
+        inside, go_on, rounds = anyio.Event(), anyio.Event(), list[Round]()
+
+        async def take() -> None:
+            async with checkpoint(run.at.fleet, run.controller, LIMITS) as opened:
+                inside.set()
+                await go_on.wait()
+                opened.take(scope=LIVES)
+            rounds.append(opened)
+
+        group.start_soon(take)
+        await push(LIMITS.prepare_timeout_s)
+        pause.released.set()
+        with anyio.fail_after(LIMITS.more_time_s):
+            await inside.wait()
+        await push(LIMITS.lease_s - 10)
+        go_on.set()
+        with anyio.fail_after(30):
+            while not rounds:
+                await settle()
+        assert rounds[0].published
+        await run.assert_works()
+
+
+@pytest.mark.fault(36)
 async def test_a_blocked_round_says_so_although_somebody_did_not_hear_the_resume() -> None:
     """The blockers are what the caller must know; a lease ends the rest."""
     async with running() as run, anyio.create_task_group() as group:

@@ -307,3 +307,24 @@ async def test_a_step_of_a_life_that_did_not_stop_is_waited_for_no_more() -> Non
         await gate.wait_quiet()
         pause.released.set()
     assert gate.in_flight(10) == ([], 0)
+
+
+async def test_a_prepare_that_waits_for_a_life_hears_that_it_is_forgotten() -> None:
+    """A retire that began before the round may give a life up while the prepare waits for its step alone."""
+    gate = Gate()
+    async with anyio.create_task_group() as group:
+        pause = await begun(group, gate)
+        gate.close()
+        quiet = anyio.Event()
+
+        async def wait_quiet() -> None:
+            await gate.wait_quiet()
+            quiet.set()
+
+        group.start_soon(wait_quiet)
+        await settle()
+        assert not quiet.is_set()
+        gate.forget({LIFE})
+        await settle()
+        assert quiet.is_set()
+        pause.released.set()

@@ -5,6 +5,7 @@ an event loop whose time a test moves on, so that leases and deadlines pass with
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -67,8 +68,12 @@ async def settle(turns: int = 50) -> None:
         await anyio.lowlevel.checkpoint()
 
 
+LONGEST_SHIELD_S = 20.0
+"""Of the clock on the wall: a test that failed must end, and ends only once its shielded work has."""
+
+
 class Pause:
-    """Holds whoever comes until `released`; `shielded` work does not listen to being cancelled."""
+    """Holds whoever comes until `released`; `shielded` work does not listen to being cancelled, within a limit."""
 
     def __init__(self, *, shielded: bool = False, error: Exception | None = None) -> None:
         """Raises `error` once it is released."""
@@ -79,10 +84,20 @@ class Pause:
 
     async def __call__(self) -> None:
         self.reached.set()
-        with anyio.CancelScope(shield=self._shielded):
+        if self._shielded:
+            await self._wait_shielded()
+        else:
             await self.released.wait()
         if self._error is not None:
             raise self._error
+
+    async def _wait_shielded(self) -> None:
+        ends = time.monotonic() + LONGEST_SHIELD_S
+        while not self.released.is_set():
+            if time.monotonic() > ends:
+                raise AssertionError(f"nobody released a shielded pause within {LONGEST_SHIELD_S:g} s")
+            with anyio.move_on_after(0.5, shield=True):  # Of a clock that may be pushed: it is looked at often.
+                await self.released.wait()
 
 
 def failing(error: Exception) -> Pause:
