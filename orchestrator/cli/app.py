@@ -4,10 +4,12 @@
    imported. While a command runs, `signals.interruptible` makes it a KeyboardInterrupt: the command can clean up.
    `midflight collect` has its own three signals, from the same statement to the end of the process.
 2. Streams 0 to 2 are open: a file of a store that got the number of a closed stream would be printed into.
-3. Nothing that is printed fails for its characters: what the encoding lacks comes out as an escape.
+3. Commands that work, rather than look, may have as many connections as the system allows.
+4. Nothing that is printed fails for its characters: what the encoding lacks comes out as an escape.
 """
 
 import os
+import resource
 import sys
 import traceback
 from contextlib import suppress
@@ -18,6 +20,8 @@ RUN = "collect"
 """The command that has signals of its own."""
 FAILED = 4
 BUG = 70
+MOST_FILES = 2**20
+"""Where the system has no limit of its own."""
 WORKERS = {"collect", "backend", "serve", "up"}
 """Commands that print as they work, so that an OSError may come from either."""
 
@@ -29,6 +33,8 @@ def main() -> None:
     else:
         stop_at_interrupt()
     open_streams()
+    if WORKERS & {*sys.argv[1:2]}:
+        allow_files()
     try:
         from .commands import run
 
@@ -40,6 +46,15 @@ def main() -> None:
             _leave(getattr(error.__context__, "exit_code", FAILED))
         _tell(traceback.format_exc())
         _leave(BUG)
+
+
+def allow_files() -> None:
+    """Have as many open files as the system lets anybody have, rather than what a shell gives to small programs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def open_streams() -> None:

@@ -8,11 +8,13 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import uvicorn
 from starlette.types import ASGIApp
 
 from ..reach import KEPT_ALIVE
 from .bounded import BoundedHttp
+from .crowd import Crowd, open_descriptors
 
 BACKLOG = 16_384
 KEEP_ALIVE_S = 600
@@ -29,6 +31,7 @@ class QuietServer(uvicorn.Server):
         """`started` is told once."""
         self._leaving = anyio.Event()
         super().__init__(config)
+        self._crowd = self.server_state = Crowd()
         self._tell_started = started
 
     @contextlib.contextmanager
@@ -51,6 +54,8 @@ class QuietServer(uvicorn.Server):
         counter = 0
         while not await self.on_tick(counter):
             counter += TICKS_A_SECOND
+            if self._crowd.many:
+                self._crowd.counted(await anyio.to_thread.run_sync(open_descriptors))
             with anyio.move_on_after(1.0):
                 await self._leaving.wait()
 

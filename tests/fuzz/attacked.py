@@ -2,7 +2,9 @@
 
 import json
 import os
+import resource
 import socket
+import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -26,6 +28,7 @@ SOON_S = 1.0
 MAX_GROWTH = 96 * 2**20
 """Bytes of memory that an attack may cost at its height."""
 MAX_LOG = 16 * 1024
+SHELL_FILES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,20 @@ class Target:
         return status_of(self.say("\r\n".join(lines).encode("utf-8", "surrogateescape"), body))
 
 
+def channel(made: socket.socket) -> bytes:
+    """Make a channel of a connection; the head of the answer."""
+    lines = ["GET /midflight/v1/channel HTTP/1.1", "host: x", "upgrade: websocket", "connection: Upgrade",
+             "sec-websocket-version: 13", "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==", "", ""]  # fmt: skip
+    made.sendall("\r\n".join(lines).encode())
+    made.settimeout(ASK_S)
+    return made.recv(65536)
+
+
+def message_of(data: bytes, opcode: int = 2) -> bytes:
+    """A message of a channel, as a client sends it."""
+    return bytes([0x80 | opcode, 0x80 | 127]) + struct.pack(">Q", len(data)) + bytes(4) + data
+
+
 def heard(made: socket.socket, quiet_s: float = 5.0) -> bytes:
     """Everything until the other side closes, or says nothing for so long."""
     made.settimeout(quiet_s)
@@ -121,12 +138,35 @@ def target(folder: Path) -> Iterator[Target]:
     with ExitStack() as stack:
         server = Server("model.main", spec, folder, {"TOKEN": TOKEN})
         stack.callback(server.kill)
-        server.begin()
+        with few_files(SHELL_FILES):
+            server.begin()
         server.await_ready()
         made = Target(server)
         run = made.get(f"{CONTROL_PREFIX}/capabilities").json()["run"] or RUN
         assert made.post("adopt", run=run).status_code == 200
         yield made
+
+
+@contextmanager
+def few_files(most: int) -> Iterator[None]:
+    """What is started inside may have so many open at first, as a shell gives to small programs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextmanager
+def limited(pid: int, most: int) -> Iterator[None]:
+    """Inside, a process may have so many open, whatever it had asked for."""
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
 
 
 def _memory(pid: int, name: str) -> int:
@@ -159,8 +199,6 @@ def unharmed(of: Target, *, changed: bool = False) -> Iterator[None]:
 
 def descriptors() -> int:
     """How many this process may have open, after asking for all that it may ask for."""
-    import resource
-
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return most - len(os.listdir("/proc/self/fd"))

@@ -3,20 +3,39 @@
 import json
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import httpx
 import pytest
 
 from participants import CONTROL_PREFIX, OPERATIONS
 from participants.serving.bounded import MAX_WAITING
+from tests.support.waiting import until
 
-from .attacked import AUTHORIZED, RUN, TOKEN, Target, descriptors, flood, heard, status_of, target, unharmed
+from .attacked import (
+    AUTHORIZED,
+    RUN,
+    TOKEN,
+    Target,
+    channel,
+    descriptors,
+    flood,
+    heard,
+    limited,
+    message_of,
+    status_of,
+    target,
+    unharmed,
+)
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 BEARER = f"authorization: Bearer {TOKEN}"
 CONNECTIONS = 10_000
+FILES = 150
+"""Of a server that is short of them."""
+SOON_S = 10.0
 MIB = 2**20
 
 
@@ -164,6 +183,30 @@ def test_ten_thousand_connections_leave_room_for_another_client(attacked: Target
             pass
 
 
+SLOW = [
+    b"",
+    b"GET /health HTTP/1.1\r\nx:",
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{",
+]
+
+
+def test_where_descriptors_run_out_whoever_has_the_token_is_heard(attacked: Target) -> None:
+    """Connections without a head, and those without the end of a body, give way to others; then all is as before."""
+    with unharmed(attacked), ExitStack() as stack, limited(attacked.pid, FILES):
+        for number in range(3 * FILES):
+            made = stack.enter_context(attacked.connect())
+            with suppress(ConnectionError):
+                made.sendall(SLOW[number % len(SLOW)])
+        until(lambda: _is_heard(attacked), SOON_S)
+        assert attacked.ask("GET /health") == 200
+
+
+def _is_heard(of: Target) -> bool:
+    with suppress(httpx.HTTPError):
+        return bool(of.status()["phase"] == "idle")
+    return False
+
+
 def _trickle(made: socket.socket) -> None:
     try:
         made.sendall(b"a")
@@ -212,6 +255,24 @@ def test_what_is_no_http_is_refused(attacked: Target, said: bytes) -> None:
             made.sendall(said)
             made.shutdown(socket.SHUT_WR)
             assert status_of(heard(made, 1.0)) in {0, 101, 400, 401, 404, 405, 422, 426}
+
+
+BAD = [b'{"i":1,"route":5,"headers":{"authorization":"Bearer %b"}}' % TOKEN.encode(), b"[" * 1000 + b"]" * 1000,
+       b'{"i":1,"route":5,"body":' + b"[" * 1000 + b"]" * 1000 + b"}", TOKEN.encode(), b'{"i":1,"route":"\xff"}',
+       b"[" + b"[]," * (4 * MIB) + b"[]]", b'{"i":99999999999999999999,"route":"/x"}']  # fmt: skip
+
+
+@pytest.mark.parametrize("opcode", [1, 2], ids=["text", "bytes"])
+def test_frames_that_are_none_end_their_channel(attacked: Target, opcode: int) -> None:
+    """Of any kind, and again and again: with 1002, nothing of them in the log or the answer, and few lines in all."""
+    with unharmed(attacked):
+        for number in range(50):
+            with attacked.connect() as made:
+                assert status_of(channel(made)) == 101
+                made.sendall(message_of(BAD[number if number < len(BAD) else number % 2], opcode))
+                said = made.recv(65536)
+            assert said[2:4] == b"\x03\xea", said[:100]  # The code 1002.
+            assert TOKEN.encode() not in said
 
 
 def test_whoever_leaves_in_the_middle_of_a_body_is_no_defect(attacked: Target) -> None:
