@@ -52,6 +52,14 @@ ROUNDS_AND_RESTORES = (
         "orchestrator/test_rounds.py::test_blockers_get_more_time_once_and_then_the_round_is_resumed",
     ),
     bug(
+        "more time without a whole lease",
+        ROUNDS,
+        "timeout_s=limits.more_time_s, lease_s=limits.lease_s)",
+        "timeout_s=limits.more_time_s, lease_s=limits.more_time_s + 1)",
+        "2: a lease covers the rest of its round",
+        "orchestrator/test_rounds.py::test_the_lease_that_comes_with_more_time_covers_the_rest_of_the_round",
+    ),
+    bug(
         "deadline of a prepare begins anew with each kind",
         COORDINATION,
         "    for kind in PREPARE_ORDER:\n        left = _left(deadline)\n",

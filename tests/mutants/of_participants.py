@@ -133,6 +133,22 @@ BUGS = (
         seeds=Seeds("blocker dropped", 8),
     ),
     bug(
+        "prepare not woken where a life is forgotten",
+        GATE,
+        "if step.life not in lives}\n        self._look_quiet()",
+        "if step.life not in lives}",
+        "6: what a prepare waits for can end",
+        "participants/test_gate.py::test_a_prepare_that_waits_for_a_life_hears_that_it_is_forgotten",
+    ),
+    bug(
+        "abort does not wait for its work",
+        PLANE,
+        "            with anyio.move_on_after(STOP_TIMEOUT_S):\n                await self._work.done.wait()\n",
+        "",
+        "6: after an abort nothing of the round goes on",
+        "participants/test_plane.py::test_abort_cancels_a_running_commit_and_answers_when_it_has_stopped",
+    ),
+    bug(
         "call inside a waited-for step parks",
         GATE,
         "        if not inside_wait:\n            await self.wait_open()",
