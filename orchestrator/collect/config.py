@@ -23,6 +23,7 @@ from participants.serving.settings import (
     Table,
     problem_of,
 )
+from participants.wire import MAX_SECONDS
 from store import InvalidName, ProcessName
 
 from ..deployment.config import MAIN_MODEL, FleetTable, check_roles
@@ -206,6 +207,8 @@ class CheckpointTable(Table):
             raise ValueError("an enabled checkpoint needs a url")
         if self.lease_s <= max(self.prepare_timeout_s, self.more_time_s):
             raise ValueError("lease_s must be longer than prepare_timeout_s and more_time_s")
+        if self.lease_s > MAX_SECONDS:
+            raise ValueError(f"lease_s may be {MAX_SECONDS:.0f} at most, a week")
         return self
 
 

@@ -139,6 +139,7 @@ def test_checkpoints_are_off_unless_enabled_and_paths_are_relative_to_the_file(t
         ('input = "rows.jsonl"', "", "either input or task_set"),
         ("[resources", "[checkpoint]\nenabled = true\n[resources", "needs a url"),
         ("[resources", '[checkpoint]\nurl="x"\nlease_s = 5\n[resources', "lease_s must be longer"),
+        ("[resources", '[checkpoint]\nurl="x"\nlease_s = 604801\n[resources', "604800 at most, a week"),
         ("[run]", "[run", "cannot be read"),
     ],
 )
