@@ -33,6 +33,7 @@ settings.register_profile("thorough", deadline=None, max_examples=300)  # CI: --
 settings.load_profile("midflight")
 
 
+@pytest.hookimpl(optionalhook=True)  # Nobody asks where xdist is left out.
 def pytest_xdist_auto_num_workers() -> int:
     """One process more than there are cores: with as many, each core is idle for two fifths of the quick tier."""
     return (os.cpu_count() or 1) + 1
