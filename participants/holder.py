@@ -129,7 +129,7 @@ class Holder(Reports[State]):
         if 0 < self.epoch < life.epoch:
             problem = f"{life} is of epoch {life.epoch}, and {self.role} knows {self.epoch}: adopt comes first"
             raise ParticipantError(Code.INVALID_REQUEST, problem, {"epoch": self.epoch})
-        if not dispatches:
+        if creates:
             await self.undecided.wait(life, self.fences, self.role)
         while life.rollout_id in self._restoring:
             await self._settled.wait()

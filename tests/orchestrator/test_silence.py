@@ -68,6 +68,7 @@ async def test_an_older_life_makes_what_it_needs_where_it_has_nothing_yet(kind: 
     async with servers() as at:
         await at.restart(f"{kind}.main")
         await at.adopt()
+        await retire(at.fleet, [], timeout_s=5)
         assert (await ask(at, kind, route, MAKES[kind, route])).ok
         assert [held.life for held in at.by_role[f"{kind}.main"].owner(LIFE).holder.held()] == [LIFE]
 
