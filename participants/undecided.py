@@ -3,8 +3,8 @@
 Such a process knows nothing of lives from before its first adopt. A call that may be the first of a life anywhere, such
 as a model call, may also be the repeat of one that the process before has carried out; any other has nothing to go on
 from. Only the controller sees from all answers which lives have lost something, and ends those: by a retire, after
-which every other life goes on. A controller that dies between its adopt and that retire has decided nothing, and the next one
-does.
+which every other life goes on. A controller that dies between its adopt and that retire has decided nothing, and
+the next one does.
 """
 
 import anyio
