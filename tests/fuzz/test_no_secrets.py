@@ -1,5 +1,6 @@
 """A run that used keys, over servers and an S3 store: none of them is in anything that it left or said."""
 
+import re
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -58,6 +59,15 @@ def found_in(contents: Mapping[str, bytes], keys: Mapping[str, str]) -> list[str
     return found
 
 
+NONCE = re.compile(rb'"token":"[0-9a-f]{32}"')
+"""Of a chain entry: drawn for it alone, so that its writer knows it again. It opens nothing."""
+
+
+def without_nonces(contents: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    """The same, but for what every chain entry has that looks like a token."""
+    return {name: NONCE.sub(b"", data) if "/chain/" in name else data for name, data in contents.items()}
+
+
 KEYS = {"API_KEY": API_KEY, "FLEET_TOKEN": TOKEN}
 
 
@@ -110,7 +120,7 @@ def test_a_run_that_used_keys_leaves_none_of_them(run: Run, seaweed: S3Server) -
     assert any("/ledger/" in name for name in files)
     assert any(name.endswith(".log") for name in files)
     keys = {**KEYS, "AWS_SECRET_ACCESS_KEY": seaweed.secret_key}
-    assert found_in({**pages, **objects, **files}, keys) == []
+    assert found_in({**pages, **without_nonces(objects), **files}, keys) == []
 
 
 def test_a_key_that_was_left_somewhere_is_found(tmp_path: Path) -> None:
