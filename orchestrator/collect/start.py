@@ -208,13 +208,16 @@ def sealed_lengths(chain: Chain) -> dict[int, int]:
 
 
 async def seal_and_read(controller: Controller, segments: Segments, wishes: Wishes) -> _Segments:
-    """Fix the lengths of lower segments on the chain, and read what counts. A fresh start seals them all at 0."""
+    """Fix the lengths of lower segments on the chain, and read what counts. A fresh start seals them all at 0.
+
+    What is sealed at its length already is not named again: a run of many claims would have a chain of their square.
+    """
     sealed = sealed_lengths(controller.chain())
     below = _Segments()
     for epoch in range(1, controller.epoch):
         below.add(epoch, await segments.read(epoch, 0 if wishes.fresh else sealed.get(epoch)))
-    if below.lengths:
-        await controller.seal(below.lengths)
+    if new := [segment for segment in below.lengths if sealed.get(int(segment.name)) != segment.length]:
+        await controller.seal(new)
     return below
 
 
