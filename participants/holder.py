@@ -360,7 +360,8 @@ class Holder(Reports[State]):
 
     def adopted(self, epoch: int) -> None:
         """From here on this process takes part in a run, and lives of a higher epoch are nobody's."""
-        self.undecided.adopted(epoch, first=self.needs_adoption and not self.epoch)
+        if self.needs_adoption and not self.epoch:
+            self.undecided.adopted(epoch)
         self.epoch = epoch
 
     def decided(self) -> None:

@@ -23,10 +23,9 @@ class Undecided:
         self._below = 0
         self._changed = anyio.Event()
 
-    def adopted(self, epoch: int, *, first: bool) -> None:
-        """A controller has come, to a process of a server for the `first` time, or before the last one had decided."""
-        if first or self._below:
-            self._below = epoch
+    def adopted(self, epoch: int) -> None:
+        """The first controller has come to a process of a server: what began later than it has lost nothing here."""
+        self._below = epoch
 
     def decided(self) -> None:
         """What is to be ended was named: everything else goes on."""

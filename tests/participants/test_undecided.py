@@ -128,6 +128,15 @@ async def test_lives_of_the_epoch_itself_never_wait() -> None:
         assert process.outcomes == {NEW: "done"}
 
 
+async def test_what_began_after_the_process_waits_for_no_controller() -> None:
+    """Its first controller may have said nothing but its adopt: nothing of its own epoch can be lost."""
+    async with anew() as process:
+        await process.adopt(2)
+        await process.adopt(3)
+        await process.call(NEW)
+        assert process.outcomes == {NEW: "done"}
+
+
 async def test_a_process_that_was_there_all_the_time_has_lost_nothing() -> None:
     """Its calls go on while controllers come and go."""
     async with anew() as process:
