@@ -474,8 +474,7 @@ class Holder(Reports[State]):
     def activate(self) -> None:
         """Install what was staged: it stays parked until its rollout's next life is dispatched."""
         for rollout_id, staged in self._staged.items():
-            held = self._held.get(rollout_id)
-            if held is not None:
+            if (held := self._held.get(rollout_id)) is not None:
                 self._let_go(held)
                 self.fences.fence(held.life)
             self.fences.fence(staged.record.life)
