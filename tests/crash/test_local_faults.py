@@ -112,6 +112,7 @@ async def test_every_system_call_that_fails_loses_nothing(name: str, kind: str, 
     tally(f"{name}, {kind}", await fail_each(name, kind, tmp_path, step=1))
 
 
+@pytest.mark.enumerated(2)
 @pytest.mark.unit
 @pytest.mark.parametrize("kind", FAULTS)
 async def test_an_opening_that_fails_at_any_system_call_can_be_repeated(

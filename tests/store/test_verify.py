@@ -134,6 +134,7 @@ async def test_every_missing_object_is_found_and_named() -> None:
             assert any(finding.object == key for finding in the(report, "damage")), key
 
 
+@pytest.mark.enumerated(2)
 @pytest.mark.parametrize("garbage", [b"", b"\0" * 500, b"{}", b"[]\n", b"\xff" * 90, b'{"n":' + b"[" * 100_000])
 async def test_any_object_of_garbage_is_damage_and_ends_nothing(garbage: bytes) -> None:
     """Empty, zeros, other JSON, no text, bottomless nesting: damage, and everything else is still looked at."""

@@ -33,6 +33,7 @@ async def fill(root: Path, line: bytes) -> None:
         await publish(store, controller, {AGENT: [RawRecord(LIFE, line)]})
 
 
+@pytest.mark.enumerated(2)
 @pytest.mark.parametrize("line", BAD.values(), ids=BAD.keys())
 @pytest.mark.parametrize("flags", [(), ("--json",)])
 def test_a_line_that_is_no_record_is_damage(tmp_path: Path, run: Run, line: bytes, flags: tuple[str, ...]) -> None:

@@ -32,6 +32,7 @@ IN_CHAT: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.enumerated(2)
 @pytest.mark.parametrize("dialect", ["chat", "responses"])
 @pytest.mark.parametrize("typed", [False, True])
 async def test_a_row_that_cannot_be_sent_fails_at_its_seed_and_once(tmp_path: Path, dialect: str, typed: bool) -> None:

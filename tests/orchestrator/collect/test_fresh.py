@@ -54,6 +54,7 @@ async def test_a_fresh_start_after_the_store_was_removed_can_be_continued(config
         assert (summary.exit_code, summary.found_done, upstream.calls) == (0, 3, 0)
 
 
+@pytest.mark.enumerated(2)
 @pytest.mark.parametrize("change", [lambda c: elsewhere(c, "other"), without_checkpoints])
 async def test_the_last_fresh_start_decides_which_run_goes_on(
     config: Config, change: Callable[[Config], Config]

@@ -81,6 +81,7 @@ async def test_a_run_has_the_agent_that_its_file_names(tmp_path: Path) -> None:
     assert (tmp_path / "out.jsonl").read_text().count('"text":"2"') == 3
 
 
+@pytest.mark.enumerated(2)
 @pytest.mark.parametrize(
     ("table", "says"),
     [

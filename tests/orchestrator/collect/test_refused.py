@@ -68,6 +68,7 @@ def with_server(config: Config, target: str) -> Config:
     return config.model_copy(update={"resources": {"counter": table}})
 
 
+@pytest.mark.enumerated(2)
 @pytest.mark.parametrize("checkpoints", [True, False])
 @pytest.mark.parametrize("fresh", [True, False])
 async def test_a_field_that_does_not_exist_cannot_be_accepted(tmp_path: Path, checkpoints: bool, fresh: bool) -> None:
@@ -153,6 +154,7 @@ class Declared(Undeclared):
     checkpoint_mode = "restart"
 
 
+@pytest.mark.enumerated(3)
 @pytest.mark.parametrize("checkpoints", [True, False])
 @pytest.mark.parametrize(("server", "told"), [("Undeclared", True), ("Heir", True), ("Declared", False)])
 async def test_a_server_that_declares_no_mode_is_told_of_where_there_are_checkpoints(

@@ -22,6 +22,7 @@ async def restarted(place: Place) -> None:
     await place.server.generator.capabilities()
 
 
+@pytest.mark.enumerated(2)
 @pytest.mark.parametrize(
     ("now", "then", "weights", "continued", "masked"),
     [

@@ -146,6 +146,7 @@ LITERAL: dict[str, list[Any]] = {
 }
 
 
+@pytest.mark.enumerated(2)
 @pytest.mark.parametrize("name", LITERAL)
 @pytest.mark.parametrize("route", [CHAT, COMPLETIONS, RESPONSES])
 @pytest.mark.parametrize("stop", [None, "<|zz", "then"])

@@ -50,6 +50,7 @@ def changes(op: FileOp) -> bool:
     return op.name in {"create_file", "write", "fsync", "link", "rename", "mkdir"}
 
 
+@pytest.mark.enumerated(3)
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize(
     ("code", "matches", "expected"),
