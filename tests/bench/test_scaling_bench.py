@@ -84,7 +84,7 @@ def test_runs_are_fitted_and_those_of_a_file_are_not_made_again(
     """Two real runs in processes of their own give a fit of each stage; a second call fits the same without running."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(Path(scaling.__file__).parents[1]))
-    arguments = ["--embedded", "4,16", "--servers", "", "--repeat", "1", "--runs", "runs.jsonl", "--json"]
+    arguments = ["--embedded", "4,16", "--server-repeat", "0", "--repeat", "1", "--runs", "runs.jsonl", "--json"]
     scaling.main(arguments)
     first = _last(capsys)
     assert [run["rollouts"] for run in first["runs"]] == [4, 16]
