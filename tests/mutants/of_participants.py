@@ -246,9 +246,9 @@ BUGS = (
     bug(
         "restore leaves live what it replaces",
         HOLDER,
-        "            if held is not None:\n                self._let_go(held)\n"
+        "            if (held := self._held.get(rollout_id)) is not None:\n                self._let_go(held)\n"
         "                self.fences.fence(held.life)\n            self.fences.fence(staged",
-        "            if held is not None:\n                continue\n            self.fences.fence(staged",
+        "            if rollout_id in self._held:\n                continue\n            self.fences.fence(staged",
         "7: a restore installs everything",
         "participants/test_holder.py::test_a_restore_ends_the_life_that_had_gone_on",
         "participants/test_holder.py::test_a_restore_cancels_work_of_the_life_that_it_replaces",
