@@ -15,10 +15,11 @@ pytestmark = [pytest.mark.unit, pytest.mark.anyio]
 CLAIMS = 6
 
 
-def open_locks() -> int:
-    """Lock files of controllers that this process holds open."""
+def open_locks(below: Path) -> int:
+    """Lock files of this test's controllers that the process holds open; another test may have left some."""
     files = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
-    return sum(os.path.islink(file) and os.readlink(file).endswith(".lock") for file in files)
+    held = [os.readlink(file) for file in files if os.path.islink(file)]
+    return sum(name.startswith(f"{below}/") and name.endswith(".lock") for name in held)
 
 
 async def test_a_claim_that_another_one_follows_leaves_no_lock_and_says_that_it_is_closed(tmp_path: Path) -> None:
@@ -34,7 +35,7 @@ async def test_a_claim_that_another_one_follows_leaves_no_lock_and_says_that_it_
             assert controller.epoch == first.epoch + CLAIMS
 
             async def is_left() -> bool:
-                return await anyio.to_thread.run_sync(open_locks) == 2
+                return await anyio.to_thread.run_sync(open_locks, tmp_path) == 2
 
             await until_asked(is_left)
         for epoch in range(first.epoch + 1, controller.epoch + 1):
