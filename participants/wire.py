@@ -396,7 +396,7 @@ class Adopted(Message):
     """The answer to adopt: what goes on here, and what it needs to be whole."""
 
     incarnation: str
-    lives: LivesField
+    lives: tuple[LifeField, ...]
     """That may act here."""
     dispatched: tuple[LifeField, ...] = ()
     """Of them those whose episode began here."""
