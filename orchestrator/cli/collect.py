@@ -39,7 +39,7 @@ def command(
     from participants.serving.settings import GC_THRESHOLD
 
     from ..collect import (
-        ConfigError,
+        ENDS_RUN,
         Ending,
         Options,
         collect,
@@ -50,8 +50,6 @@ def command(
         print_plainly,
         tracebacks_shown,
     )
-    from ..deployment import DeploymentError
-    from ..errors import CoordinationError
 
     console = Console(stderr=True)
     emit = json_events(_print_line) if as_json else plain_events(console)
@@ -71,7 +69,7 @@ def command(
         )
         with tracebacks_shown(partial(print_plainly, console)):
             summary = anyio.run(collect, load_config(config), options, emit, None, None, ending)
-    except (ConfigError, DeploymentError, StoreError, CoordinationError) as error:
+    except ENDS_RUN as error:
         code = _code_of(error)
         print_plainly(console, f"error: {error}", "red")
         if as_json:
@@ -87,13 +85,23 @@ def command(
 
 
 def _code_of(error: Exception) -> int:
-    from ..collect import EXIT_FENCED, EXIT_SERVERS_GONE, AnotherWriter, ConfigError, ServersGone
+    from ..collect import (
+        EXIT_FENCED,
+        EXIT_NOTHING_WORKS,
+        EXIT_SERVERS_GONE,
+        AnotherWriter,
+        ConfigError,
+        NothingWorks,
+        ServersGone,
+    )
     from ..deployment import DeploymentError, NotWritten
 
     if isinstance(error, NotWritten):
         return Exit.FAILED
     if isinstance(error, ServersGone):
         return EXIT_SERVERS_GONE
+    if isinstance(error, NothingWorks):
+        return EXIT_NOTHING_WORKS
     if isinstance(error, Fenced | AnotherWriter):
         return EXIT_FENCED
     if isinstance(error, NotAStore):

@@ -37,6 +37,19 @@ FLOOR_STEP = 64
 """The floor rises in steps, since each one looks at every fence."""
 
 
+class NothingWorks(Exception):
+    """So many rows, one after the other, have failed that the run leaves the others to another start."""
+
+    def __init__(self, failed: int, last: Mapping[str, Any]) -> None:
+        """`last` is the failure of the last of them."""
+        super().__init__(
+            f"{failed} rows of the input have failed and none has worked meanwhile; the last failure is "
+            f"{last.get('class')}: {last.get('message')!s:.500}. The run has stopped before the others fail too. "
+            "Correct the cause and run the same command with --retry-failed: what was done or under way goes on. How "
+            "many it takes is stop_after_failures in [run], 0 for a run that never stops so"
+        )
+
+
 @dataclass(slots=True)
 class Tally:
     """What happened so far in this start of the run, over all its epochs, for progress and summary."""
@@ -46,6 +59,8 @@ class Tally:
     restarted: int = 0
     rows: int = 0
     failures: int = 0
+    failing: set[str] = field(default_factory=set)
+    """Of which groups an episode has failed since the last one of any that came to its end."""
     delivered: Work = field(default_factory=Work)
     saved: Work = field(default_factory=Work)
     """What continued rollouts did not have to generate again."""
@@ -91,14 +106,14 @@ class Collector:
         """Nothing is dispatched any more."""
         if ledger.restarted:
             telemetry.add(names.ROLLOUTS, ledger.restarted, end="restarted")
-        self.broken: StoreError | None = None
-        """Why no row could be made durable any more."""
+        self.broken: StoreError | NothingWorks | None = None
+        """Why the run ends before its rollouts are done."""
 
     def __repr__(self) -> str:
         return f"<Collector {self.ledger!r}, {self.tally.rows} rows>"
 
     async def run(self) -> None:
-        """Dispatch and deliver until every rollout is done, or the output breaks; cancel it to stop earlier."""
+        """Dispatch and deliver until every rollout is done, or `broken` says why not; cancel it to stop earlier."""
         with self._scope:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._dispatch)
@@ -168,6 +183,8 @@ class Collector:
         if not await self._keep(results):
             self.start_over(refused)
             self._scope.cancel()
+        elif self._nothing_works(results):
+            self._scope.cancel()
 
     # Results
 
@@ -182,7 +199,7 @@ class Collector:
                 await self.world.check(batch)
                 async with self.still:
                     awaited = {result.life: result for result in batch if self.ledger.is_open(result.life)}
-                    if not await self._take(awaited.values()):
+                    if not await self._take(awaited.values()) or self._nothing_works(awaited.values()):
                         self._scope.cancel()
                         return
                 self.wake()
@@ -232,6 +249,19 @@ class Collector:
         failures = self.ledger.failures.get(result.life.rollout_id, 0) + 1
         spent = failures >= self._config.run.max_attempts
         return result.failure is not None and (bool(result.failure.get("terminal")) or spent)
+
+    def _nothing_works(self, results: Iterable[Result]) -> bool:
+        """Notice of which rows an episode failed or came to its end; whether so many fail that the run ends.
+
+        A row that fails again counts once, and so does a cohort, whose members fail together.
+        """
+        failing, limit, last = self.tally.failing, self._config.run.stop_after_failures, None
+        for result in results:
+            last = result.failure
+            failing.clear() if last is None else failing.add(group_of(result.life.rollout_id))
+        if last is not None and 0 < limit <= len(failing) and not self.ledger.finished:
+            self.broken = NothingWorks(len(failing), last)
+        return self.broken is not None
 
     def _count(self, line: Line) -> None:
         if line.failed:

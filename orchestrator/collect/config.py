@@ -120,6 +120,8 @@ class RunTable(Table):
     """Episodes in flight."""
     max_attempts: Positive = 3
     """Starts of a rollout before its failure is final."""
+    stop_after_failures: Natural = 100
+    """Rows that fail, while no episode comes to its end, before the run stops; 0 for never."""
     close_s: Seconds = 10.0
     """How long a run that was told to stop may take to close its sessions; then its process ends nevertheless."""
 

@@ -217,7 +217,7 @@ def _tell_start(run: Run, ledger: RunLedger, world: World) -> None:
 
 
 async def _until_done(run: Run, collector: Collector) -> bool:
-    """Collect; True where a signal stopped it. Raises what broke the output, after a last checkpoint."""
+    """Collect; True where a signal stopped it. Raises what ended it too early, after a last checkpoint."""
     stop, close_s = anyio.Event(), run.config.run.close_s
     within_s = close_s if run.checkpoints is None else run.config.checkpoint.grace_s + close_s
     wish, wishes = anyio.create_memory_object_stream[None](1)

@@ -6,6 +6,7 @@ exit code    meaning
 75           stopped by SIGTERM or SIGINT; the same command continues
 76           another collector has taken over; this one's later rows do not count
 77           servers of the run are lost, or did not come up; the same command continues
+78           nothing but failures for so long that the run has stopped; the same command continues
 
 Order: whatever can be refused without the store is refused first; then what the store and the output say, and servers
 that are attached to; then the run is claimed, and only then a server is started or ended, for it may be another
@@ -24,11 +25,13 @@ import anyio.to_thread
 from participants import Upstream
 from participants.serving import ConfigError
 from participants.telemetry.operations import controlled
-from store import DEFAULT_LIMITS, Limits, Store, claim, open_store
+from store import DEFAULT_LIMITS, Limits, Store, StoreError, claim, open_store
 from store.publish import Base
 
+from ..deployment import DeploymentError
+from ..errors import CoordinationError
 from .asking import check_parameters
-from .collector import Emit
+from .collector import Emit, NothingWorks
 from .config import CheckpointTable, Config
 from .embedded import EmbeddedWorlds, make_parts
 from .ending import LONGEST_CLOSE_S, Ending
@@ -43,6 +46,8 @@ from .summary import Options, Summary
 from .telemetry import recording
 from .world import Worlds
 
+ENDS_RUN = (ConfigError, StoreError, CoordinationError, DeploymentError, NothingWorks)
+"""What `collect` raises: each says in a sentence what is wrong and what to do. Anything else is a bug."""
 KILL_S = 10.0
 """How long servers that are stopped may take beyond their own time."""
 
@@ -57,7 +62,7 @@ async def collect(
 ) -> Summary:
     """Run to the end, or until `ending` hears that it shall stop; the summary is the last event.
 
-    Raises ConfigError, StoreError (Fenced among them), CoordinationError (ServersGone among them) and DeploymentError.
+    Raises `ENDS_RUN`: Fenced is a StoreError, and ServersGone a CoordinationError.
     `upstream` and `segments` are opened from the configuration unless they are given.
     """
     ending, summary, close_s = ending or Ending(), Summary(), _close_s(config)

@@ -11,7 +11,7 @@ from store import CheckpointId
 from .ending import EXIT_STOPPED
 from .start import Wishes
 
-EXIT_FINE, EXIT_FAILURES, EXIT_FENCED, EXIT_SERVERS_GONE = 0, 1, 76, 77
+EXIT_FINE, EXIT_FAILURES, EXIT_FENCED, EXIT_SERVERS_GONE, EXIT_NOTHING_WORKS = 0, 1, 76, 77, 78
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,13 +53,13 @@ class OneTool:
         raise NotImplementedError
 
 
-def configured(folder: Path, *, checkpoints: bool = True, **run: Any) -> Config:
-    """Three rows of the counter."""
-    rows = [
+def configured(folder: Path, *, checkpoints: bool = True, rows: int = 3, **run: Any) -> Config:
+    """So many rows of the counter."""
+    asked = [
         {"responses_create_params": {"input": [{"role": "user", "content": f"task {n}"}], "tools": TOOLS}}
-        for n in range(3)
+        for n in range(rows)
     ]
-    lines = [json.dumps({**row, "initial_count": 0, "expected_count": 1}) for row in rows]
+    lines = [json.dumps({**row, "initial_count": 0, "expected_count": 1}) for row in asked]
     (folder / "rows.jsonl").write_text("\n".join(lines))
     return Config.model_validate(
         {
