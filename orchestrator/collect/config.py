@@ -21,6 +21,7 @@ from participants.serving.settings import (
     Positive,
     Seconds,
     Table,
+    Texts,
     problem_of,
 )
 from participants.wire import MAX_SECONDS
@@ -82,7 +83,7 @@ class BadPlace(ConfigError):
 class TaskSet(Table):
     """Tasks made by reasoning-gym (extra `tasks`)."""
 
-    name: str | Annotated[tuple[str, ...], Field(min_length=1)]
+    name: str | Annotated[Texts, Field(min_length=1)]
     """Of one of its data sets, or of several."""
     size: Positive = 100
     """Tasks of each."""

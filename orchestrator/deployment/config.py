@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from participants.serving.addresses import MAX_PORT, host_in, is_loopback, split_address
-from participants.serving.settings import Place, Seconds, Table
+from participants.serving.settings import Place, Seconds, Table, Texts
 from participants.serving.spec import MAX_WORKERS
 
 Mode = Literal["start", "attach", "adopt"]
@@ -32,7 +32,7 @@ class ServerTable(Table):
     """Processes that share the work of the server."""
     listen: str = ANY_PORT
     """`host:port`; port 0 takes a free one, which stays the server's own when it is started again."""
-    hosts: tuple[str, ...] | None = None
+    hosts: Texts | None = None
     """Of `[fleet.hosts]`, those that run a server of this role, with `workers` each; None for all of them."""
     server: str | None = None
     """`module:Class` of one's own environment; agents and resources servers are named in their own tables."""

@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Annotated, Any, get_args
 
 import orjson
@@ -25,6 +26,8 @@ def _without_nul(place: str) -> str:
 
 Place = Annotated[str, AfterValidator(_without_nul)]
 """A path or URL."""
+Texts = Annotated[tuple[str, ...], Field(strict=False)]
+"""An array of a file, which comes as a list."""
 GC_THRESHOLD = (50_000, 20, 20)
 """With tens of thousands of episodes in memory, Python spends a third of its time looking for cycles otherwise."""
 
@@ -38,9 +41,9 @@ class ConfigError(Exception):
 
 
 class Table(BaseModel):
-    """Base of the tables."""
+    """Base of the tables. Text is no number and no boolean, though it may look like one."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 def _as_json(values: dict[str, Any]) -> dict[str, Any]:
@@ -74,7 +77,10 @@ def problem_of(error: ValidationError, top: type[Table]) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     place, said = ".".join(map(_quoted, first["loc"])), first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
-        said = f"there is no such key; there are {', '.join(_table_at(first['loc'][:-1], top).model_fields)}"
+        keys = list(_table_at(first["loc"][:-1], top).model_fields)
+        said = f"there is no such key; there are {', '.join(keys)}"
+        if near := get_close_matches(str(first["loc"][-1])[:200], keys, n=1):
+            said += f". Did you mean {near[0]}?"
     return f"{place}: {said}" if place else said
 
 

@@ -13,7 +13,7 @@ from store import InvalidName, ProcessName
 from ..telemetry.starting import endpoint
 from .addresses import check_span, place_in, split_address
 from .model_settings import ModelSettings
-from .settings import ConfigError, JSONTable, Place, Seconds, Table, problem_of
+from .settings import ConfigError, JSONTable, Place, Seconds, Table, Texts, problem_of
 
 Kind = Literal["environment", "agent", "model", "resources"]
 MAX_WORKERS = 256
@@ -47,7 +47,7 @@ class ServerSpec(Table):
     workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] = 1
     listen: Annotated[str, AfterValidator(_address)] = "127.0.0.1:0"
     """Where anybody may call; each worker listens on a port of its own at the same host besides."""
-    span: tuple[str, ...] = ()
+    span: Texts = ()
     """Of a role that is served on several hosts: `host:port` of each of its servers, this one too, in the order of all.
 
     Each of them has as many workers, and they are numbered through (see `addresses`)."""

@@ -37,7 +37,7 @@ def write(folder: Path, config: str = CONFIG, rows: str = '{"a": 1}\n{"a": 2}\n{
     [
         ("[run]", "colour = 1\n[run]", r"colour: there is no such key; there are run, model, models, agent, "),
         ("[model]", "colour = 1\n[model]", r"run\.colour: there is no such key; there are input, task_set, output, "),
-        ("[model]", "[model]\nmodle = 'x'", r"model\.modle: .*there are base_url, model, "),
+        ("[model]", "[model]\nmodle = 'x'", r"model\.modle: .*there are base_url, model, .*\. Did you mean model\?$"),
         ("[model]", "[capture]\nfolder = 'x'\nurl = 'y'\n[model]", r"capture\.url: .*there are folder$"),
         (
             "[resources.counter]",
@@ -47,7 +47,7 @@ def write(folder: Path, config: str = CONFIG, rows: str = '{"a": 1}\n{"a": 2}\n{
         (
             'input = "rows.jsonl"',
             'task_set = { name = "x", sise = 3 }',
-            r"run\.task_set\.sise: .*there are name, size, seed, config, calculator$",
+            r"run\.task_set\.sise: .*there are name, size, seed, config, calculator\. Did you mean size\?$",
         ),
     ],
 )
@@ -55,6 +55,34 @@ def test_an_unknown_key_is_refused_with_those_that_there_are(tmp_path: Path, old
     """Of its own table."""
     with pytest.raises(ConfigError, match=says):
         load_config(write(tmp_path, CONFIG.replace(old, new, 1)))
+
+
+@pytest.mark.parametrize(
+    ("table", "line", "says"),
+    [
+        ("run", 'concurrency = "8"', r"run\.concurrency: .* valid integer$"),
+        ("run", "concurrency = 8.0", r"run\.concurrency: .* valid integer$"),
+        ("run", "repeats = true", r"run\.repeats: .* valid integer$"),
+        ("run", 'close_s = "10"', r"run\.close_s: .* valid number$"),
+        ("model", 'cuts = "no"', r"model\.cuts: .* valid boolean$"),
+        ("model", "cuts = 0", r"model\.cuts: .* valid boolean$"),
+        ("model", "api_key_env = 1", r"model\.api_key_env: .* valid string$"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(tmp_path: Path, table: str, line: str, says: str) -> None:
+    """It is not taken for what it looks like: TOML has types."""
+    with pytest.raises(ConfigError, match=says):
+        load_config(write(tmp_path, CONFIG.replace(f"[{table}]", f"[{table}]\n{line}", 1)))
+
+
+def test_whole_numbers_are_numbers_and_arrays_are_what_they_hold(tmp_path: Path) -> None:
+    """Seconds need no point, and a task set may name several data sets."""
+    text = CONFIG.replace("[run]", "[run]\nclose_s = 3", 1)
+    text = text.replace('input = "rows.jsonl"', 'task_set = { name = ["a", "b"] }', 1)
+    run = load_config(write(tmp_path, text)).run
+    assert run.close_s == 3.0
+    assert run.task_set is not None
+    assert run.task_set.names == ("a", "b")
 
 
 JUDGE = '[models.judge]\nbase_url = "http://localhost:2/v1"\nmodel = "j"\n'
