@@ -46,6 +46,8 @@ _NOT_PASSED_ON = frozenset(
      "accept-encoding", "authorization", "user-agent"}
 )  # fmt: skip
 _NOT_SENT = frozenset({"content-length", "content-type", "transfer-encoding", "connection"})
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+"""In a header these would end it, and begin another (RFC 9110, 5.5)."""
 
 log = logging.getLogger("midflight.data")
 
@@ -90,8 +92,18 @@ def data_app(handler: Served) -> Starlette:
 
 async def answered(handler: Served, route: str, serve: Callable[[], Awaitable[Reply]]) -> Reply:
     """The reply, or the error as one; for a task of its own. Raises only where the client has gone."""
+
+    async def served() -> Reply:
+        reply = await serve()
+        if (name := _unfit(reply.headers)) is not None:
+            await close_source(reply.stream)
+            raise ParticipantError(
+                Code.INTERNAL, f"{handler.role} answered with control characters in the header {name!r:.100}"
+            )
+        return reply
+
     try:
-        return await own_task(f"{route} at {handler.role}", serve)
+        return await own_task(f"{route} at {handler.role}", served)
     except ParticipantError as error:
         return refusal(error)
     except ClientDisconnect:
@@ -117,8 +129,26 @@ def ends_with_client(handler: Served) -> bool:
 
 
 def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
-    """What a handler sees of a call's headers: not the envelope, and nothing of the transport's own."""
-    return {name: value for name, value in headers.items() if name not in _NOT_PASSED_ON}
+    """What a handler sees of a call's headers: not the envelope, and nothing of the transport's own.
+
+    Raises `invalid_request` for what no header may hold, which a channel would carry.
+    """
+    passed = {name: value for name, value in headers.items() if name not in _NOT_PASSED_ON}
+    if (name := _unfit(passed)) is not None:
+        raise ParticipantError(Code.INVALID_REQUEST, f"the header {name!r:.100} has control characters")
+    return passed
+
+
+def _unfit(headers: Mapping[str, str]) -> str | None:
+    """The name of a header with control characters, if there is one."""
+    return next((name for name, value in headers.items() if _CONTROL.search(name) or _CONTROL.search(value)), None)
+
+
+async def close_source(stream: AsyncIterator[bytes] | None) -> None:
+    """Close the source of a stream, where it can be closed."""
+    close = getattr(stream, "aclose", None)
+    if close is not None:
+        await close()
 
 
 async def _while_there(incoming: HttpRequest, work: Callable[[], Awaitable[Reply]]) -> Reply:
@@ -214,10 +244,8 @@ class _Streaming(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            close = getattr(self._source, "aclose", None)
-            if close is not None:
-                with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
-                    await close()
+            with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
+                await close_source(self._source)
 
     def __init__(self, source: AsyncIterator[bytes], *options: Any, **more: Any) -> None:
         self._source = source

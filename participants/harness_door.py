@@ -21,7 +21,7 @@ import anyio
 
 from .activation import Session, StepContext
 from .data import Peer, Reply, Request
-from .data_http import data_app
+from .data_http import close_source, data_app
 from .errors import Code, ParticipantError
 from .gate import Gate
 from .holder import Held
@@ -161,9 +161,7 @@ class _Passing:
             return
         self._closed = True
         try:
-            close = getattr(self._stream, "aclose", None)
-            if close is not None:
-                await close()
+            await close_source(self._stream)
         finally:
             self._visit._ended()
 

@@ -33,7 +33,16 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import Message, Receive, Scope, Send
 
 from ..data import Reply, Request
-from ..data_http import PARSE_IN_THREAD_BYTES, Served, answered, ends_with_client, identified, passed_on, refusal
+from ..data_http import (
+    PARSE_IN_THREAD_BYTES,
+    Served,
+    answered,
+    close_source,
+    ends_with_client,
+    identified,
+    passed_on,
+    refusal,
+)
 from ..errors import Code, ParticipantError
 from .frames import (
     CHANNEL_PATH,
@@ -228,9 +237,7 @@ class _Connection:
         request = Request(route=route, body=call.body, life=life, call=call_id, headers=passed_on(call.headers))
         reply = await self._handler.handle(request)
         if reply.stream is not None:
-            close = getattr(reply.stream, "aclose", None)
-            if close is not None:
-                await close()
+            await close_source(reply.stream)
             raise ParticipantError(Code.INVALID_REQUEST, "a stream was asked for over a channel; streams go over HTTP")
         return reply
 

@@ -124,6 +124,25 @@ async def test_what_is_malformed_is_refused(headers: dict[str, str], content: by
     assert reply.headers["x-midflight-error"] == "invalid_request"
 
 
+async def test_a_reply_with_a_header_that_would_begin_another_is_a_defect_and_its_stream_is_closed() -> None:
+    """Nothing of it goes out."""
+    closed: list[bool] = []
+
+    async def chunks() -> AsyncIterator[bytes]:
+        try:
+            yield b"data: 1\n\n"
+        finally:
+            closed.append(True)
+
+    source = chunks()
+    assert await anext(source)
+    async with client(Echo(Reply(200, None, {"x-a": "b\r\nx-evil: 1"}, source))) as http:
+        reply = await http.post("/add", json={})
+    assert (reply.status_code, reply.headers["x-midflight-error"], closed) == (500, "internal", [True])
+    assert "resources.main answered with control characters in the header 'x-a'" in reply.text
+    assert "x-evil" not in reply.headers
+
+
 async def test_errors_are_raised_again_by_the_peer() -> None:
     """Code, message and details survive; admission closed says when to come back; a defect is `internal`."""
     echo = Echo(error=ParticipantError(Code.ADMISSION_CLOSED, "busy", {"retry_after_s": 1}))

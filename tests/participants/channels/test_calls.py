@@ -66,6 +66,8 @@ async def test_a_request_is_the_same_over_a_channel_and_over_http() -> None:
         Request(route="/full", body={}, life=LIFE),
         Request(route="/closed", body={}, life=LIFE),
         Request(route="/like", body={}, life=LIFE),
+        Request(route="/split", body={}, life=LIFE),
+        Request(route="/name", body={}, life=LIFE),
     ],
     ids=lambda value: None,
 )
@@ -80,6 +82,8 @@ async def test_who_may_call_and_what_is_answered_is_the_same_as_over_http(reques
         "/full": lambda _: Reply(507, {"full": True}),
         "/closed": closed,
         "/like": lambda _: Reply(400, {"error": {"code": "internal", "message": "of a tool"}}),
+        "/split": lambda _: Reply(200, 1, {"x-a": "b\r\nx-evil: 1"}),
+        "/name": lambda _: Reply(200, 1, {"x-a\nx-evil": "1"}),
     }
     recorder = Recorder(epoch=epoch, answers=answers)
     async with served(recorder) as (channels, urls), httpx.AsyncClient() as http:
@@ -87,6 +91,18 @@ async def test_who_may_call_and_what_is_answered_is_the_same_as_over_http(reques
         over_http = await outcome(HttpPeer(urls[0], ROLE, http), request_)
     assert over_channel == over_http
     assert len(set(map(repr, recorder.asked))) == (1 if recorder.asked else 0)
+
+
+@pytest.mark.parametrize("headers", [{"x-a": "b\r\nx-evil: 1"}, {"x-a": "\0"}, {"x-a\nx-evil": "1"}])
+async def test_a_header_that_would_begin_another_is_refused(headers: dict[str, str]) -> None:
+    """It reaches no handler, which might send it on, and the calls beside it are served."""
+    recorder = Recorder()
+    async with served(recorder) as (channels, urls):
+        peer = channels.peer(urls[0], ROLE)
+        code, message, _ = await outcome(peer, Request(route="/add", body={}, headers=headers))
+        assert (await peer.call(Request(route="/add", body={}, headers={"x-a": "tabs\tare fine"}))).ok
+    assert (code, "control characters" in message) == (Code.INVALID_REQUEST, True)
+    assert [request.headers for request in recorder.asked] == [{"x-a": "tabs\tare fine"}]
 
 
 async def test_a_defect_of_a_handler_is_an_error_and_harms_no_other_call(caplog: pytest.LogCaptureFixture) -> None:
