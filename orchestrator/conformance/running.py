@@ -23,6 +23,8 @@ from .trials import Trial
 
 RULE_S = 15.0
 TRIAL_S = 600.0
+ENOUGH_CASES = 10
+"""Fewer, of more that there are, say nothing about the rewards of all."""
 """What hangs for so long is broken."""
 RESTART_ONLY = (
     "no checkpoint_mode is declared: rollouts at this server start over after a crash, and no checkpoint holds them. "
@@ -124,7 +126,8 @@ def _as_violation(error: BaseException) -> Violation:
 
 def _report(subject: Subject, measures: Measures, outcomes: Sequence[RuleOutcome]) -> ConformanceReport:
     warnings = [] if subject.checkpoints else [RESTART_ONLY]
-    if measures.verified > 1 and len(measures.rewards) == 1:
+    enough = measures.verified >= min(ENOUGH_CASES, len(subject.conformance.cases))
+    if enough and measures.verified > 1 and len(measures.rewards) == 1:
         [reward] = measures.rewards
         warnings.append(f"every case that was played got the reward {reward}: add cases that end otherwise")
     return ConformanceReport(

@@ -1,5 +1,6 @@
 """The kit's own logic, on servers that are tiny."""
 
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -103,6 +104,17 @@ async def test_equal_rewards_are_warned_of() -> None:
     alike = Conformance(cases=[case for case in Adder.conformance().cases if case.row["start"] % 2])
     report = await check_conformance(Adder, alike, rules=["cases-can-be-played"])
     assert "every case that was played got the reward 0.0" in report.warnings[0]
+
+
+@pytest.mark.parametrize(("played", "others", "warned"), [(3, 0, True), (3, 1, False), (10, 1, True)])
+async def test_equal_rewards_of_a_few_cases_say_nothing_of_the_others(played: int, others: int, warned: bool) -> None:
+    """On a slow machine only the first are played: all of them, or ten, are needed for the warning."""
+    odd, even = ([case for case in Adder.conformance().cases if case.row["start"] % 2 == rest] for rest in (1, 0))
+    alike = [replace(odd[0], cohort="first")] * played
+    report = await check_conformance(
+        Adder, Conformance(cases=[*alike, *even[:others]]), rules=["cases-can-be-played"], rule_s=0.0
+    )
+    assert (report.rules[0].tried, bool(report.warnings)) == (1, warned)
 
 
 # What cannot be tried
