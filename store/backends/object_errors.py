@@ -28,6 +28,15 @@ class CredentialsExpired(AccessDenied):
     """The credentials were right but are too old; others may have been put in their place."""
 
 
+class NoCredentials(AccessDenied):
+    """There are none to be sent, so nothing was."""
+
+    hint = (
+        "Put them where the S3 client looks, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, "
+        "and for a service of your own its AWS_ENDPOINT_URL; then run the same command again"
+    )
+
+
 class RangePastEnd(IOFailed):
     """The range starts at or behind the end of the object."""
 
@@ -148,7 +157,7 @@ def _of_exception(error: Exception, operation: str, key: str, url: str) -> Store
     names = {kind.__name__ for layer in _layers(error) for kind in type(layer).__mro__}
     detail = f"{type(error).__name__}: {error}"
     if names & _NO_CREDENTIALS:
-        return AccessDenied(operation, key, detail)
+        return NoCredentials(operation, key, detail)
     if names & _NEVER_SENT:
         return TransientError(operation, key, detail, applied=False)
     if "SSLError" in names:

@@ -13,7 +13,7 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-from store.backends.object_errors import CredentialsExpired, RangePastEnd, translate, translated
+from store.backends.object_errors import CredentialsExpired, NoCredentials, RangePastEnd, translate, translated
 from store.errors import (
     AccessDenied,
     AlreadyExists,
@@ -101,7 +101,7 @@ BREAKS = [
     (ConnectionResetError(), UNCLEAR),
     (ConnectionRefusedError(), REFUSED),
     (OSError(errno.EBUSY, "busy"), UNCLEAR),
-    (NoCredentialsError(), AccessDenied),
+    (NoCredentialsError(), NoCredentials),
     (PermissionError(), AccessDenied),
     (FileNotFoundError(), NotFound),
     (FileExistsError(), AlreadyExists),

@@ -19,6 +19,7 @@ from store.backends import (
     probe,
 )
 from store.backends.mounts import filesystem_of
+from store.backends.object_errors import NoCredentials
 from store.errors import (
     AccessDenied,
     AlreadyExists,
@@ -257,6 +258,19 @@ async def test_denied_reading_or_writing_fails_at_opening(operation: Any) -> Non
     backend.inject(Fault(verb=operation, times=100, error=denied))
     with pytest.raises(AccessDenied, match="opened for writing"):
         await probe(backend)
+
+
+async def test_where_there_are_no_credentials_it_says_where_to_put_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And not that others would be needed for writing."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    with pytest.raises(NoCredentials, match="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"):
+        await open_backend("s3://bucket/run", writable=True)
 
 
 @pytest.mark.parametrize(("operation", "field"), [("list", "can_list"), ("delete", "can_delete")])
