@@ -95,6 +95,9 @@ def parsed_from(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--turns", type=count, default=SIZE.turns, help="of an episode")
     parser.add_argument("--record-bytes", type=count, default=SIZE.record_bytes, help="of text in a turn")
+    parser.add_argument(
+        "--longest", type=above_zero, default=SIZE.longest_s, help="seconds that each run of a peer in flight may take"
+    )
     parser.add_list("--loads", names(LOADS), list(LOADS), "which of the runs that are killed")
     parser.add_argument("--kill-episodes", type=count, help="of each run that is killed; default: of each its own")
     parser.add_argument(
@@ -139,7 +142,7 @@ def loads_from(parsed: argparse.Namespace) -> dict[str, Load]:
 
 def measure(parsed: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """All that the command line asks for, one after the other."""
-    size, loads = Size(parsed.episodes, parsed.turns, parsed.record_bytes), loads_from(parsed)
+    size, loads = Size(parsed.episodes, parsed.turns, parsed.record_bytes, parsed.longest), loads_from(parsed)
     folder.chmod(0o711)  # Another user's server has a folder in it.
     needed = {name: (load, killed.need(load, folder / f"needed-{name}")) for name, load in loads.items()}
     rows, found = [], dict[str, Any]()

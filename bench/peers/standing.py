@@ -6,8 +6,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -49,6 +50,8 @@ class Size:
     """That each has made when it is held."""
     record_bytes: int = 1_000
     """Of text, in each turn."""
+    longest_s: float = 1_800.0
+    """That each of a peer's runs may take: bare, durable, restored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,28 @@ def started(order: Order) -> Iterator[subprocess.Popen[str]]:
                 process.stdout.close()
 
 
+@contextmanager
+def limited(process: subprocess.Popen[str], longest_s: float) -> Iterator[None]:
+    """Kill a child that is not through by then. Raises ChildFailed, which then says so."""
+    late: list[bool] = []
+
+    def end() -> None:
+        late.append(True)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    timer = threading.Timer(longest_s, end)
+    timer.start()
+    try:
+        yield
+    except ChildFailed:
+        if late:
+            raise ChildFailed(f"it was not through after {longest_s:g} s") from None
+        raise
+    finally:
+        timer.cancel()
+
+
 def told(process: subprocess.Popen[str], name: str) -> dict[str, Any]:
     """The next line of a child, which is to have that mark. Raises ChildFailed."""
     stream: IO[str] | None = process.stdout
@@ -119,9 +144,9 @@ class Phase:
     digest: int
 
 
-def phase(order: Order, server: Server | None) -> Phase:
-    """Run a child until all is restorable, and kill it."""
-    with started(order) as process:
+def phase(order: Order, server: Server | None, longest_s: float) -> Phase:
+    """Run a child until all is restorable, and kill it. Raises ChildFailed."""
+    with started(order) as process, limited(process, longest_s):
         ready = told(process, "ready")
         spent_before = server.cpu_s() if server else 0.0
         begun, held, seen = (told(process, name) for name in ("begun", "held", "seen"))
@@ -140,13 +165,13 @@ def measure(peer: str, size: Size, folder: Path, server: Server | None) -> Stood
     """Bare, durable and restored, each in a process of its own."""
     folder.mkdir()
     order = Order(peer, str(folder), episodes=size.episodes, turns=size.turns, record_bytes=size.record_bytes)
-    bare, empty = phase(replace(order, durable=False), None), 0
+    bare, empty = phase(replace(order, durable=False), None, size.longest_s), 0
     if server is not None:
         server.create("standing")
         empty = server.bytes("standing")
         order = replace(order, database_url=server.url("standing"))
-    durable = phase(order, server)
-    restored = phase(replace(order, again=True), server)
+    durable = phase(order, server, size.longest_s)
+    restored = phase(replace(order, again=True), server, size.longest_s)
     return Stood(
         bare=bare.running,
         added=durable.running.less(bare.running),

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from bench.peers.peers import PEERS
 from bench.peers.postgres import postgres
 from bench.peers.protocol import Missing
 from bench.peers.report import SAVED
-from bench.peers.standing import Size
+from bench.peers.standing import ChildFailed, Size
 from bench.peers.worlds import CALL_HEADER, Ends, finished, joined
 
 IN_EXTRA = {"dbos_sqlite": "dbos", "dbos_postgres": "dbos", "langgraph_sqlite": "langgraph"}
@@ -119,6 +120,15 @@ def test_a_killed_peer_goes_on_from_where_it_was(name: str, tmp_path: Path) -> N
     assert (stood.equal, stood.calls_again) == (True, 0)
     assert stood.bytes > 0
     assert stood.restore.wall_s > 0
+
+
+@pytest.mark.process
+def test_a_peer_that_takes_too_long_is_ended_and_said_to(tmp_path: Path) -> None:
+    """Whatever it was doing; a process that dies of something else is told of as that."""
+    with pytest.raises(ChildFailed, match=r"^it was not through after 0\.01 s$"):
+        standing.measure("sqlite_rows", replace(SMALL, longest_s=0.01), tmp_path / "late", None)
+    with pytest.raises(ChildFailed, match="instead of ready"):
+        standing.measure("no such peer", SMALL, tmp_path / "none", None)
 
 
 @pytest.mark.process
