@@ -70,7 +70,7 @@ def command(
         with tracebacks_shown(partial(print_plainly, console)):
             summary = anyio.run(collect, load_config(config), options, emit, None, None, ending)
     except ENDS_RUN as error:
-        code = _code_of(error)
+        code = ending.code = _code_of(error)
         print_plainly(console, f"error: {error}", "red")
         if as_json:
             emit("failed", {"error": type(error).__name__, "message": str(error), "exit_code": int(code)})

@@ -40,13 +40,16 @@ FLOOR_STEP = 64
 class NothingWorks(Exception):
     """So many rows, one after the other, have failed that the run leaves the others to another start."""
 
-    def __init__(self, failed: int, last: Mapping[str, Any]) -> None:
+    def __init__(self, failed: int, last: Mapping[str, Any], *, checkpoints: bool) -> None:
         """`last` is the failure of the last of them."""
+        named, goes_on = last.get("class"), "goes on" if checkpoints else "starts over, as there are no checkpoints"
+        said = str(last.get("message")).removeprefix(f"{named}: ")
         super().__init__(
-            f"{failed} rows of the input have failed and none has worked meanwhile; the last failure is "
-            f"{last.get('class')}: {last.get('message')!s:.500}. The run has stopped before the others fail too. "
-            "Correct the cause and run the same command with --retry-failed: what was done or under way goes on. How "
-            "many it takes is stop_after_failures in [run], 0 for a run that never stops so"
+            f"{failed} row{'s' * (failed > 1)} of the input failed and none worked meanwhile; the last failure is "
+            f"{named}: {said:.500}. The run has stopped before the others fail too. Correct the cause and run the same "
+            "command with --retry-failed, and with --accept if it asks for that, where the cause is part of what the "
+            f"run is. What was done counts, and what was under way {goes_on}. stop_after_failures in [run] says how "
+            "many rows it takes; with 0 no run stops so"
         )
 
 
@@ -85,8 +88,14 @@ class Collector:
         emit: Emit = lambda name, facts: None,
         earlier: Totals | None = None,
         tally: Tally | None = None,
+        *,
+        forgiving: bool = False,
     ) -> None:
-        """`emit` must not raise; `earlier` is of the starts before this one, `tally` of its epochs before this one."""
+        """`emit` must not raise; `earlier` is of the starts before this one, `tally` of its epochs before this one.
+
+        If `forgiving`, an episode that goes on from a checkpoint and fails is started over, which counts as no failure:
+        what it failed of may be in the checkpoint, such as a reply from before the cause was corrected.
+        """
         self._config = config
         self._output = output
         self._room = anyio.Event()
@@ -94,6 +103,9 @@ class Collector:
         self._earlier = earlier or Totals()
         self._scope = anyio.CancelScope()
         self._held = Held(ledger.rollouts)
+        self._forgiving = forgiving
+        self._continuing: set[Life] = set()
+        """Lives in flight that go on from a checkpoint, where they are forgiven."""
         self.world = world
         self.emit = emit
         self.still = anyio.Lock()
@@ -146,8 +158,10 @@ class Collector:
             if (following := self.ledger.next_dispatch()) is None:
                 break
             batch.append((*following, restored))
-        if continued := sum(continues for _, _, continues in batch):
-            telemetry.add(names.ROLLOUTS, continued, end="continued")
+        if continued := [life for life, _, continues in batch if continues]:
+            telemetry.add(names.ROLLOUTS, len(continued), end="continued")
+            if self._forgiving:
+                self._continuing.update(continued)
         return batch
 
     async def _remember_saved(self, batch: list[tuple[Life, Rollout, bool]]) -> None:
@@ -199,18 +213,31 @@ class Collector:
                 await self.world.check(batch)
                 async with self.still:
                     awaited = {result.life: result for result in batch if self.ledger.is_open(result.life)}
-                    if not await self._take(awaited.values()) or self._nothing_works(awaited.values()):
+                    results = await self._forgive(awaited.values())
+                    if not await self._take(results) or self._nothing_works(results):
                         self._scope.cancel()
                         return
                 self.wake()
 
+    async def _forgive(self, results: Iterable[Result]) -> list[Result]:
+        """Start those over that failed and are forgiven; gives the others."""
+        failed, others = list[Result](), list[Result]()
+        for result in results:
+            forgiven = result.life in self._continuing and result.failure is not None
+            (failed if forgiven else others).append(result)
+            self._continuing.discard(result.life)
+        await self._end_and_start_over(failed)
+        return others
+
+    async def _end_and_start_over(self, results: Iterable[Result]) -> None:
+        if lives := [result.life for result in results]:
+            await self.world.end(lives, END_TIMEOUT_S)
+            self.start_over(lives)
+
     async def _take(self, results: Iterable[Result]) -> bool:
         """Keep what need not wait for the rest of its cohort, and whole cohorts; False as `_keep`."""
         passed, again = self._held.take(results, self.ledger.group_attempts)
-        if again:
-            lives = [result.life for result in again]
-            await self.world.end(lives, END_TIMEOUT_S)
-            self.start_over(lives)
+        await self._end_and_start_over(again)
         return await self._keep(passed) and await self._keep(self._held.complete(self.ledger.done))
 
     async def _keep(self, results: list[Result]) -> bool:
@@ -260,13 +287,14 @@ class Collector:
             last = result.failure
             failing.clear() if last is None else failing.add(group_of(result.life.rollout_id))
         if last is not None and 0 < limit <= len(failing) and not self.ledger.finished:
-            self.broken = NothingWorks(len(failing), last)
+            self.broken = NothingWorks(len(failing), last, checkpoints=self._config.checkpoint.enabled)
         return self.broken is not None
 
     def _count(self, line: Line) -> None:
         if line.failed:
             self.ledger.failures[line.rollout_id] = self.ledger.failures.get(line.rollout_id, 0) + 1
             self.tally.failures += 1
+            self.ledger.failed_for_good += line.final
             telemetry.add(names.ROLLOUTS, end="failed")
             self.emit("failure", {"rollout_id": line.rollout_id, "life": line.life, "final": line.final, **line.row})
         else:

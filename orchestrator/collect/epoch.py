@@ -145,9 +145,11 @@ async def _collect(run: Run, world: World, watching: anyio.CancelScope) -> None:
         before.adopted,
         [line.rollout_id for line in before.lines if line.why in ENDS_GROUP],
     )
+    ledger.failed_for_good = sum(line.failed for rollout_id, line in decided.items() if rollout_id in ledger.done)
     ledger.lost_groups.update(group_of(line.rollout_id) for line in decided.values() if line.failed)
     first, run.earlier = run.earlier is None, run.earlier or before.totals
-    collector = Collector(run.config, world, ledger, writer, run.emit, run.earlier, run.tally)
+    forgiving = run.wishes.retry_failed
+    collector = Collector(run.config, world, ledger, writer, run.emit, run.earlier, run.tally, forgiving=forgiving)
     if run.store is not None and run.controller is not None and world.fleet is not None:
         table = run.config.checkpoint
         run.checkpoints = Checkpoints(table, collector, world.fleet, run.controller, run.fields)
@@ -218,6 +220,18 @@ def _tell_start(run: Run, ledger: RunLedger, world: World) -> None:
 
 async def _until_done(run: Run, collector: Collector) -> bool:
     """Collect; True where a signal stopped it. Raises what ended it too early, after a last checkpoint."""
+    stopped = True
+    try:
+        stopped = await _collect_or_stop(run, collector)
+    except anyio.get_cancelled_exc_class():
+        if collector.broken is None:  # Else a signal has only cut short what was still to be done.
+            raise
+    if collector.broken is not None:
+        raise collector.broken
+    return stopped
+
+
+async def _collect_or_stop(run: Run, collector: Collector) -> bool:
     stop, close_s = anyio.Event(), run.config.run.close_s
     within_s = close_s if run.checkpoints is None else run.config.checkpoint.grace_s + close_s
     wish, wishes = anyio.create_memory_object_stream[None](1)
@@ -244,8 +258,6 @@ async def _until_done(run: Run, collector: Collector) -> bool:
                 elif run.checkpoints is not None:
                     await run.checkpoints.settle()
         group.cancel_scope.cancel()
-    if collector.broken is not None:
-        raise collector.broken
     return stop.is_set() and not collector.ledger.finished
 
 
@@ -271,6 +283,7 @@ def _tell_without_checkpoint(run: Run) -> None:
 def _sum_up(summary: Summary, collector: Collector) -> None:
     ledger, tally = collector.ledger, collector.tally
     summary.done, summary.dropped = len(ledger.done), len(ledger.dropped)
+    summary.failed_for_good = ledger.failed_for_good
     summary.continued, summary.restarted = tally.continued + ledger.continued, tally.restarted + ledger.restarted
     summary.rows, summary.failures = tally.rows, tally.failures
     summary.saved_calls, summary.saved_tokens = tally.saved.calls, tally.saved.tokens
@@ -292,7 +305,6 @@ async def finish(run: Run, ledger: RunLedger, lines: list[Kept]) -> None:
     failures = [line for line in lines if line.failed]
     output = run.config.run.output
     summary.mean_reward = await write_output(output, run.segments, decided, failures, ledger.rollouts)
-    summary.failed_for_good = sum(decided[r].failed for r in ledger.rollouts)
     summary.exit_code = EXIT_FAILURES if summary.failed_for_good else EXIT_FINE
     summary.failures_file = failures_url(output) if summary.failed_for_good else ""
     await run.segments.remove(run.left)

@@ -49,6 +49,8 @@ class RunLedger:
     group_attempts: Attempts = field(default_factory=Attempts)
     lost_groups: set[str] = field(default_factory=set)
     """Groups of which a member has failed for good: no cohort of theirs is ever whole."""
+    failed_for_good: int = 0
+    """Of those that are done."""
     dispatched: int = 0
     continued: int = 0
     restarted: int = 0

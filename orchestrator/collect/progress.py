@@ -75,7 +75,8 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
             f"  {lost}; {facts['adopted']} episodes went on at servers that outlived that, or their controller"
         )
     if facts["failed_for_good"]:
-        lines.append(f"  why they failed is in {facts['failures_file']}; --retry-failed tries them again")
+        why = f"why they failed is in {facts['failures_file']}; " if facts["failures_file"] else ""
+        lines.append(f"  {why}--retry-failed tries them again")
     if every.get("continued", 0) > facts["continued"] or every.get("restarted", 0) > facts["restarted"]:
         lines.append(f"  all starts: {_gone_on(every)}")
     if facts["checkpoints"] or facts["failed_checkpoints"]:

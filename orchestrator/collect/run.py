@@ -42,7 +42,7 @@ from .rows import load_rollouts
 from .segments import ROWS_ONLY, Segments, open_segments
 from .servers import ServedWorlds
 from .start import check_run, mark_output, refuse_lost_output, refuse_lost_store
-from .summary import Options, Summary
+from .summary import EXIT_NOTHING_WORKS, Options, Summary
 from .telemetry import recording
 from .world import Worlds
 
@@ -74,9 +74,9 @@ async def collect(
         emit("summary", summary.as_facts())
         ending.limit(max(LONGEST_CLOSE_S, close_s) if ending.told is None else close_s)
 
-    told = False
+    told, failed = False, list[Exception]()
     with anyio.CancelScope() as scope, ending.stopping_by(scope.cancel, close_s):
-        async with bare_errors(), AsyncExitStack() as stack:
+        async with bare_errors(), AsyncExitStack() as stack, _noted(failed):
             _check_fleet(config)
             _check_base(config, options)
             check_parameters(config)
@@ -101,12 +101,29 @@ async def collect(
                     found.set(epoch=run.controller.epoch)
             await stack.enter_async_context(worlds.open(store))
             with anyio.CancelScope() as work, ending.stopping_by(work.cancel, close_s):
-                await run_epochs(run)
+                try:
+                    await run_epochs(run)
+                except NothingWorks:
+                    summary.exit_code = EXIT_NOTHING_WORKS
+                    tell_end()
+                    raise
             tell_end()
             told = True
+    if failed:
+        raise failed[0]  # A signal cut short what was being closed because of it, and took its place.
     if not told:
         tell_end()
     return summary
+
+
+@asynccontextmanager
+async def _noted(failed: list[Exception]) -> AsyncIterator[None]:
+    """Write down what comes out of a block and ends the run."""
+    try:
+        yield
+    except ENDS_RUN as error:
+        failed.append(error)
+        raise
 
 
 def _close_s(config: Config) -> float:

@@ -1,19 +1,21 @@
 """A run in which every row fails stops before all of them have, and says so; the next start has the others."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from orchestrator.collect import NothingWorks
+from orchestrator.collect import EXIT_NOTHING_WORKS, Ending, NothingWorks, Options, collect
+from orchestrator.collect.ending import Act
 from participants import Code, ParticipantError, Reply
 from store import Life
 
 from .harness import Run
-from .test_in_process import OneTool, configured, fail_always, run
+from .test_in_process import Events, OneTool, configured, fail_always, named, run
 
 ONCE: dict[str, Any] = {"concurrency": 1, "max_attempts": 1}
 
@@ -106,6 +108,104 @@ async def test_what_was_under_way_when_the_run_stopped_is_in_a_last_checkpoint(t
     summary = await run(config, working, retry_failed=True)
     assert (summary.exit_code, summary.continued, summary.saved_calls, summary.rows) == (0, 1, 1, 6)
     assert working.calls == 2 * 6 - 1
+
+
+class Later(OneTool):
+    """Fails the first tasks at once, and the others when it is told to."""
+
+    def __init__(self) -> None:
+        """Not told yet."""
+        super().__init__()
+        self._now = anyio.Event()
+
+    async def complete(self, route: str, body: Mapping[str, Any], life: Life | None = None) -> Reply:
+        """Always a failure."""
+        self.calls += 1
+        if int(body["input"][0]["content"].removeprefix("task ")) >= 3:
+            await self._now.wait()
+        raise ParticipantError(Code.INTERNAL, "the model is down")
+
+    def hear(self, name: str, facts: Mapping[str, Any]) -> None:
+        """The first failure that is durable tells it: the others fail while the run stops."""
+        if name == "failure":
+            self._now.set()
+
+
+@pytest.mark.unit
+@pytest.mark.anyio
+@pytest.mark.parametrize("max_attempts", [1, 3])
+async def test_a_failure_that_is_in_the_last_checkpoint_is_forgiven_too(tmp_path: Path, max_attempts: int) -> None:
+    """It was not durable when the run stopped, and goes on from there as a failure: the next start asks again."""
+    config = configured(tmp_path, rows=40, stop_after_failures=3, concurrency=40, max_attempts=max_attempts)
+    upstream, events = Later(), Events()
+    with pytest.raises(NothingWorks):
+        await collect(config, Options(), upstream.hear, upstream)
+    summary = await run(config, OneTool(), events, retry_failed=True)
+    assert named(events, "started")[0]["restored"] > 3
+    assert (summary.exit_code, summary.failures, named(events, "failure")) == (0, 0, [])
+    assert rewards(tmp_path) == [1.0] * 40
+
+
+@pytest.mark.unit
+@pytest.mark.anyio
+async def test_a_cause_that_is_still_there_stops_the_run_again(tmp_path: Path) -> None:
+    """What goes on and fails is started over once; after that it is a failure like any other."""
+    config = configured(tmp_path, rows=40, stop_after_failures=3, concurrency=40)
+    for retry_failed in (False, True, True):
+        upstream = Later()
+        with pytest.raises(NothingWorks):
+            await collect(config, Options(retry_failed=retry_failed), upstream.hear, upstream)
+
+
+@pytest.mark.unit
+@pytest.mark.anyio
+@pytest.mark.parametrize("checkpoints", [True, False], ids=["checkpoints", "rows_only"])
+async def test_it_says_what_is_left_and_whether_work_under_way_is_saved(tmp_path: Path, checkpoints: bool) -> None:
+    """A summary like that of any other end, and in the message what becomes of episodes that were begun."""
+    config = configured(tmp_path, checkpoints=checkpoints, rows=8, stop_after_failures=1, **ONCE)
+    events = Events()
+    with pytest.raises(NothingWorks, match=r"^1 row of the input") as caught:
+        await run(config, OneTool(fail_always), events)
+    assert ("what was under way goes on." in str(caught.value)) == checkpoints
+    assert ("starts over, as there are no checkpoints" in str(caught.value)) == (not checkpoints)
+    [summary] = named(events, "summary")
+    told = {name: summary[name] for name in ("exit_code", "rollouts", "done", "failed_for_good")}
+    assert told == {"exit_code": EXIT_NOTHING_WORKS, "rollouts": 8, "done": 1, "failed_for_good": 1}
+
+
+class Telling(Ending):
+    """Tells the run to end at a moment when it is ending already."""
+
+    def __init__(self, moment: int) -> None:
+        """After so many of the steps that a signal would have stopped otherwise."""
+        super().__init__()
+        self._left = moment
+
+    @contextmanager
+    def stopping_by(self, act: Act, within_s: float) -> Iterator[None]:
+        """When that step is over, the signal does what it does during the step around it."""
+        try:
+            with super().stopping_by(act, within_s):
+                yield
+        finally:
+            self._left -= 1
+            if self._left == 0:
+                self._stop[0]()
+
+
+@pytest.mark.unit
+@pytest.mark.anyio
+@pytest.mark.parametrize("checkpoints", [True, False], ids=["checkpoints", "rows_only"])
+@pytest.mark.parametrize("moment", [1, 2, 3])
+async def test_a_signal_while_a_run_ends_by_itself_hides_nothing(
+    tmp_path: Path, moment: int, checkpoints: bool
+) -> None:
+    """Why it stopped is still said: after the last checkpoint, while everything is closed, and at its very end."""
+    config = configured(tmp_path, checkpoints=checkpoints, rows=8, stop_after_failures=1, **ONCE)
+    ending = Telling(moment)
+    with pytest.raises(NothingWorks):
+        await collect(config, Options(), lambda name, facts: None, OneTool(fail_always), None, ending)
+    assert ending._left <= 0
 
 
 @pytest.mark.process
