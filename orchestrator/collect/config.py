@@ -9,11 +9,12 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from participants.serving import ConfigError, ModelSettings
 from participants.serving.settings import (
     MAX_INT,
+    ClassPath,
     JSONTable,
     Natural,
     NotNegative,
@@ -24,7 +25,6 @@ from participants.serving.settings import (
     Texts,
     problem_of,
 )
-from participants.wire import MAX_SECONDS
 from store import InvalidName, ProcessName
 
 from ..deployment.config import MAIN_MODEL, FleetTable, check_roles
@@ -80,10 +80,14 @@ class BadPlace(ConfigError):
         super().__init__(f"{what}: {place} {why}. Name another place; nothing was changed")
 
 
+def _in_list(name: object) -> object:
+    return [name] if isinstance(name, str) else name
+
+
 class TaskSet(Table):
     """Tasks made by reasoning-gym (extra `tasks`)."""
 
-    name: str | Annotated[Texts, Field(min_length=1)]
+    name: Annotated[Texts, Field(min_length=1), BeforeValidator(_in_list)]
     """Of one of its data sets, or of several."""
     size: Positive = 100
     """Tasks of each."""
@@ -99,11 +103,6 @@ class TaskSet(Table):
         if twice := sorted({"name", "size", "seed", "calculator"} & config.keys()):
             raise ValueError(f"{' and '.join(twice)} stands in task_set itself, not in its config")
         return config
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of all its data sets, in order."""
-        return (self.name,) if isinstance(self.name, str) else self.name
 
 
 class RunTable(Table):
@@ -136,8 +135,8 @@ class RunTable(Table):
 class AgentTable(Table):
     """`[agent]`: the agent, its limits and options."""
 
-    server: str | None = None
-    """`module:Class` of one's own; None for the tool loop that ships."""
+    server: ClassPath | None = None
+    """Of one's own; None for the tool loop that ships."""
     options: JSONTable = Field(default_factory=dict)
     """Keyword arguments of one's own class."""
     max_steps: Positive = 32
@@ -161,8 +160,7 @@ class AgentTable(Table):
 class ResourcesTable(Table):
     """`[resources.<name>]`: a resources server."""
 
-    server: str
-    """`module:Class`."""
+    server: ClassPath
     options: JSONTable = Field(default_factory=dict)
 
 
@@ -210,8 +208,6 @@ class CheckpointTable(Table):
             raise ValueError("an enabled checkpoint needs a url")
         if self.lease_s <= max(self.prepare_timeout_s, self.more_time_s):
             raise ValueError("lease_s must be longer than prepare_timeout_s and more_time_s")
-        if self.lease_s > MAX_SECONDS:
-            raise ValueError(f"lease_s may be {MAX_SECONDS:.0f} at most, a week")
         return self
 
 
@@ -229,15 +225,22 @@ class Participants(Table):
     fleet: FleetTable | None = None
     telemetry: TelemetryTable | None = None
 
+    @field_validator("resources")
+    @classmethod
+    def _have_names(cls, resources: dict[str, ResourcesTable]) -> dict[str, ResourcesTable]:
+        for name in resources:
+            _check_name("resources", name)
+        return resources
+
     @field_validator("models")
     @classmethod
     def _are_further(cls, models: dict[str, ModelSettings]) -> dict[str, ModelSettings]:
         for name, settings in models.items():
             if f"model.{name}" == MAIN_MODEL:
                 raise ValueError(f"{MAIN_MODEL} is the one of [model]; name this one otherwise")
-            _check_name(name)
+            _check_name("model", name)
             if own := sorted({"dialect", "parameters"} & settings.model_fields_set):
-                raise ValueError(f"{name}: {' and '.join(own)} are said by who asks it, as options of its server")
+                raise ValueError(f"{name}: {' and '.join(own)} belong to who asks it: they are options of its server")
         return models
 
     @model_validator(mode="after")
@@ -258,9 +261,9 @@ class Config(Participants):
     run: RunTable
 
 
-def _check_name(name: str) -> None:
+def _check_name(kind: str, name: str) -> None:
     try:
-        ProcessName("model", name, "w0")
+        ProcessName(kind, name, "w0")
     except InvalidName as error:
         raise ValueError(str(error)) from error
 

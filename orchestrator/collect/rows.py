@@ -131,6 +131,6 @@ def _make_rows(config: Config) -> list[dict[str, Any]]:
 
     about: dict[str, Any] = {"calculator": task_set.calculator, **task_set.config}
     try:
-        return [row for name in task_set.names for row in make_tasks(name, task_set.size, task_set.seed, **about)]
+        return [row for name in task_set.name for row in make_tasks(name, task_set.size, task_set.seed, **about)]
     except ParticipantError as error:
         raise ConfigError(f"run.task_set: {error.message}") from error

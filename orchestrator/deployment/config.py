@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from participants.serving.addresses import MAX_PORT, host_in, is_loopback, split_address
-from participants.serving.settings import Place, Seconds, Table, Texts
+from participants.serving.settings import ClassPath, Place, Seconds, Table, Texts
 from participants.serving.spec import MAX_WORKERS
 
 Mode = Literal["start", "attach", "adopt"]
@@ -34,8 +34,8 @@ class ServerTable(Table):
     """`host:port`; port 0 takes a free one, which stays the server's own when it is started again."""
     hosts: Texts | None = None
     """Of `[fleet.hosts]`, those that run a server of this role, with `workers` each; None for all of them."""
-    server: str | None = None
-    """`module:Class` of one's own environment; agents and resources servers are named in their own tables."""
+    server: ClassPath | None = None
+    """Of one's own environment; agents and resources servers are named in their own tables."""
     url: str | None = None
     """Of a server that somebody else runs, which is neither started nor stopped here."""
 
@@ -44,14 +44,6 @@ class ServerTable(Table):
     def _is_address(cls, listen: str) -> str:
         split_address(listen)
         return listen
-
-    @field_validator("server")
-    @classmethod
-    def _is_class(cls, server: str | None) -> str | None:
-        module, colon, name = (server or "a:b").partition(":")
-        if not (colon and name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
-            raise ValueError(f"{server!r} is no module:Class")
-        return server
 
     @field_validator("url")
     @classmethod
@@ -125,6 +117,15 @@ class FleetTable(Table):
         if own and len(own) < len(at):
             raise ValueError(f"{at[own[0]]}: {own[0]} is every host's own, so the others would not reach it there")
         return {name: where for where, name in at.items()}
+
+    @field_validator("servers", mode="before")
+    @classmethod
+    def _are_quoted(cls, servers: object) -> object:
+        for kind, tables in servers.items() if isinstance(servers, dict) else ():
+            for name, table in tables.items() if isinstance(tables, dict) and "." not in kind else ():
+                if isinstance(table, dict):
+                    raise ValueError(f'write the role in quotes, as in "{kind}.{name}"')
+        return servers
 
     @field_validator("servers")
     @classmethod

@@ -1,6 +1,6 @@
 """The endpoint of a model server and what becomes of its generations: the settings, and the server made of them."""
 
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
@@ -18,7 +18,7 @@ class ModelSettings(Table):
 
     base_url: str
     model: str
-    api_key_env: str | None = None
+    api_key_env: Annotated[str, Field(min_length=1)] | None = None
     """Name of the environment variable with the key; the key itself is never stored."""
     dialect: Literal["responses", "chat"] = "chat"
     parameters: JSONTable = Field(default_factory=dict)

@@ -10,10 +10,13 @@ from typing import Annotated, Any, get_args
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+from ..wire import MAX_SECONDS
+
+Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS, allow_inf_nan=False)]
+"""A week at most, as in the calls of the control plane."""
 MAX_INT = 2**63 - 1
 """The largest integer of TOML, and of what is written as JSON."""
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
 Natural = Annotated[int, Field(ge=0, le=MAX_INT)]
 Positive = Annotated[int, Field(ge=1, le=MAX_INT)]
 
@@ -26,6 +29,17 @@ def _without_nul(place: str) -> str:
 
 Place = Annotated[str, AfterValidator(_without_nul)]
 """A path or URL."""
+
+
+def _is_class(path: str) -> str:
+    module, colon, name = path.partition(":")
+    if not (colon and name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+        raise ValueError(f"{path!r:.200} is no module:Class")
+    return path
+
+
+ClassPath = Annotated[str, AfterValidator(_is_class)]
+"""`module:Class`."""
 Texts = Annotated[tuple[str, ...], Field(strict=False)]
 """An array of a file, which comes as a list."""
 GC_THRESHOLD = (50_000, 20, 20)
@@ -74,13 +88,20 @@ def secret(name: str | None) -> str | None:
 
 def problem_of(error: ValidationError, top: type[Table]) -> str:
     """The first thing that is wrong with a document, and where, if at one place; of a wrong key, the right ones."""
-    first = error.errors(include_url=False, include_input=False)[0]
+    # A wrong key first: what is missing may be what it stands for.
+    first = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
     place, said = ".".join(map(_quoted, first["loc"])), first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
         keys = list(_table_at(first["loc"][:-1], top).model_fields)
         said = f"there is no such key; there are {', '.join(keys)}"
         if near := get_close_matches(str(first["loc"][-1])[:200], keys, n=1):
             said += f". Did you mean {near[0]}?"
+    elif first["type"] in ("model_type", "dict_type"):
+        said = "this is a table, and it has another value"
+    elif first["type"] == "too_short" and first["input"] == "":
+        said = "it is empty"
+    elif first.get("ctx") == {"le": MAX_SECONDS}:
+        said = f"it may be {MAX_SECONDS:.0f} seconds at most, a week"
     return f"{place}: {said}" if place else said
 
 

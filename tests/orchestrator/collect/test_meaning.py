@@ -67,12 +67,37 @@ def test_an_unknown_key_is_refused_with_those_that_there_are(tmp_path: Path, old
         ("model", 'cuts = "no"', r"model\.cuts: .* valid boolean$"),
         ("model", "cuts = 0", r"model\.cuts: .* valid boolean$"),
         ("model", "api_key_env = 1", r"model\.api_key_env: .* valid string$"),
+        ("model", 'api_key_env = ""', r"model\.api_key_env: .* at least 1 character$"),
+        ("model", "parameters = 1", r"model\.parameters: this is a table, and it has another value$"),
+        ("run", "close_s = 1e10", r"run\.close_s: it may be 604800 seconds at most, a week$"),
+        ("model", "timeout_s = 1e300", r"model\.timeout_s: it may be 604800 seconds at most, a week$"),
     ],
 )
-def test_a_value_of_another_type_is_refused(tmp_path: Path, table: str, line: str, says: str) -> None:
-    """It is not taken for what it looks like: TOML has types."""
+def test_a_value_that_cannot_be_is_refused(tmp_path: Path, table: str, line: str, says: str) -> None:
+    """Nothing is taken for what it looks like, as TOML has types, and no time is longer than what can be kept."""
     with pytest.raises(ConfigError, match=says):
         load_config(write(tmp_path, CONFIG.replace(f"[{table}]", f"[{table}]\n{line}", 1)))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("agent = 1\n", r"agent: this is a table, and it has another value$"),
+        ("capture = { dir = 'x' }\n", r"capture\.dir: there is no such key; there are folder$"),
+        ("capture = { folder = '' }\n", r"capture\.folder: it is empty$"),
+        ("agent = { server = 'mine' }\n", r"agent\.server: 'mine' is no module:Class$"),
+        ("resources.other = { server = '' }\n", r"resources\.other\.server: '' is no module:Class$"),
+        ("resources.'a b' = { server = 'a:B' }\n", r"resources: participant name 'a b' is refused"),
+        (
+            "fleet = { servers.model.main.workers = 1 }\n",
+            r'fleet\.servers: write the role in quotes, as in "model\.main"$',
+        ),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused_with_what_is_wrong(tmp_path: Path, text: str, says: str) -> None:
+    """In words of TOML, and a wrong key before what it stands for is said to be missing."""
+    with pytest.raises(ConfigError, match=says):
+        load_config(write(tmp_path, text + CONFIG))
 
 
 def test_whole_numbers_are_numbers_and_arrays_are_what_they_hold(tmp_path: Path) -> None:
@@ -82,7 +107,7 @@ def test_whole_numbers_are_numbers_and_arrays_are_what_they_hold(tmp_path: Path)
     run = load_config(write(tmp_path, text)).run
     assert run.close_s == 3.0
     assert run.task_set is not None
-    assert run.task_set.names == ("a", "b")
+    assert run.task_set.name == ("a", "b")
 
 
 JUDGE = '[models.judge]\nbase_url = "http://localhost:2/v1"\nmodel = "j"\n'
@@ -167,7 +192,7 @@ def test_checkpoints_are_off_unless_enabled_and_paths_are_relative_to_the_file(t
         ('input = "rows.jsonl"', "", "either input or task_set"),
         ("[resources", "[checkpoint]\nenabled = true\n[resources", "needs a url"),
         ("[resources", '[checkpoint]\nurl="x"\nlease_s = 5\n[resources', "lease_s must be longer"),
-        ("[resources", '[checkpoint]\nurl="x"\nlease_s = 604801\n[resources', "604800 at most, a week"),
+        ("[resources", '[checkpoint]\nurl="x"\nlease_s = 604801\n[resources', "604800 seconds at most, a week"),
         ("[run]", "[run", "cannot be read"),
     ],
 )
