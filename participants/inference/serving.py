@@ -16,7 +16,7 @@ SHUTDOWN_S = 1
 async def serving(backend: Backend, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
     """Serve in this event loop while the block runs; gives the URL."""
     listener = bind(host, port)
-    server = server_of(backend.app, shutdown_s=SHUTDOWN_S)
+    server = server_of(backend.app, shutdown_s=SHUTDOWN_S, calls_others=False)
     # The socket listens already: who connects before the server is up waits for it.
     with contextlib.closing(listener):
         async with anyio.create_task_group() as tasks:

@@ -5,6 +5,8 @@
     calls and channels, from BUSY on     a further one is told to come again, unless one with half a body gives way;
                                          control plane and health are answered always
 
+One that calls nobody, as a backend, needs hardly any for anything else: there both are nearly all of the limit.
+
 What else has descriptors, calls to others and files, is counted once a second where there are many connections.
 """
 
@@ -18,6 +20,8 @@ from uvicorn.server import ServerState
 SPARE = 4 / 5
 BUSY = 2 / 5
 """A call may need a descriptor of its own, for calling somebody else."""
+SPARE_ALONE, BUSY_ALONE = 19 / 20, 9 / 10
+"""Of a server that calls nobody."""
 
 
 class Evictable(Protocol):
@@ -30,9 +34,10 @@ class Evictable(Protocol):
 class Crowd(ServerState):
     """The connections of a server."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, calls_others: bool = True) -> None:
         """There are none."""
         super().__init__()
+        self._spare, self._busy = (SPARE, BUSY) if calls_others else (SPARE_ALONE, BUSY_ALONE)
         self._silent: OrderedDict[Evictable, None] = OrderedDict()
         self._sending: OrderedDict[Evictable, None] = OrderedDict()
         self._idle: OrderedDict[Evictable, None] = OrderedDict()
@@ -50,12 +55,12 @@ class Crowd(ServerState):
     def counted(self, descriptors: int) -> None:
         """So many are open."""
         self._others = max(0, descriptors - len(self.connections))
-        for _ in range(int(descriptors - _limit() * SPARE)):
+        for _ in range(int(descriptors - _limit() * self._spare)):
             self._evict(self._silent, self._sending, self._idle)
 
     def came(self, connection: Evictable) -> None:
         """A new one, which has said nothing yet."""
-        if len(self.connections) + self._others > _limit() * SPARE:
+        if len(self.connections) + self._others > _limit() * self._spare:
             self._evict(self._silent, self._sending, self._idle)
         self._silent[connection] = None
 
@@ -68,7 +73,7 @@ class Crowd(ServerState):
 
     def has_room(self) -> bool:
         """Whether one more may ask."""
-        return self._asking() < _limit() * BUSY or self._evict(self._sending)
+        return self._asking() < _limit() * self._busy or self._evict(self._sending)
 
     def has_asked(self, connection: Evictable) -> None:
         """All of its request is there: it does not end before its answer."""

@@ -27,11 +27,11 @@ TICKS_A_SECOND = 10
 class QuietServer(uvicorn.Server):
     """A server that leaves signals to the program around it, and says when it serves."""
 
-    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, started: Callable[[], None], *, calls_others: bool) -> None:
         """`started` is told once."""
         self._leaving = anyio.Event()
         super().__init__(config)
-        self._crowd = self.server_state = Crowd()
+        self._crowd = self.server_state = Crowd(calls_others=calls_others)
         self._tell_started = started
 
     @contextlib.contextmanager
@@ -74,9 +74,16 @@ class _Intended(logging.Filter):
 
 
 def server_of(
-    app: ASGIApp, *, shutdown_s: float, started: Callable[[], None] = lambda: None, **options: Any
+    app: ASGIApp,
+    *,
+    shutdown_s: float,
+    started: Callable[[], None] = lambda: None,
+    calls_others: bool = True,
+    **options: Any,
 ) -> QuietServer:
     """A server of an app; once told to end, it waits `shutdown_s` for the calls in flight, and cancels them then.
+
+    One that `calls_others` keeps descriptors free for that, so it takes fewer calls at once.
 
     `options` are uvicorn's; without any it serves no WebSockets.
     """
@@ -94,7 +101,7 @@ def server_of(
         **{"ws": "none", **options},
     )
     logging.getLogger("uvicorn.error").addFilter(_Intended())
-    return QuietServer(config, started)
+    return QuietServer(config, started, calls_others=calls_others)
 
 
 def bind(host: str, port: int) -> socket.socket:

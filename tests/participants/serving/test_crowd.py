@@ -54,6 +54,18 @@ def test_the_oldest_that_has_said_nothing_gives_way_first(of: Crowd) -> None:
     assert not last.over
 
 
+def test_who_calls_nobody_takes_more_calls_at_once(of: Crowd) -> None:
+    """Nine tenths of the limit rather than two fifths: a backend's calls need no descriptor but their own."""
+    taken = []
+    for crowd_ in (of, Crowd(calls_others=False)):
+        count = 0
+        while crowd_.asks(one := One(crowd_)):
+            crowd_.has_asked(one)
+            count += 1
+        taken.append(count)
+    assert taken == [40, 90]
+
+
 def test_what_others_have_open_counts_too(of: Crowd) -> None:
     """Calls and files: connections give way to them at the next count, and at each that comes until then."""
     ones = [One(of) for _ in range(50)]
