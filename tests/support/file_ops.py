@@ -1,6 +1,7 @@
 """System calls that fail at the n-th one, write little at a time, or keep a log."""
 
 import errno
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -15,24 +16,28 @@ def every(op: FileOp) -> bool:
 
 
 class RecordingOps(FileOps):
-    """Keeps a log of the calls that succeeded; of a write, exactly what was written."""
+    """Keeps a log of the calls that succeeded, in the order in which they did; of a write, exactly what was written."""
 
     def __init__(self) -> None:
         self.log: list[FileOp] = []
+        self._order = threading.RLock()
+        """Else a thread could write down a folder that lies in one which another has made and not written down yet."""
 
     def step(self, op: FileOp) -> AbstractContextManager[None]:
         return self._recorded(op)
 
     @contextmanager
     def _recorded(self, op: FileOp) -> Iterator[None]:
-        yield
-        if op.name != "write":
-            self.log.append(op)
+        with self._order:
+            yield
+            if op.name != "write":
+                self.log.append(op)
 
     def write(self, file: Handle, data: memoryview) -> int:
-        written = super().write(file, data)
-        self.log.append(FileOp("write", file.path, data=bytes(data[:written])))
-        return written
+        with self._order:
+            written = super().write(file, data)
+            self.log.append(FileOp("write", file.path, data=bytes(data[:written])))
+            return written
 
 
 class FaultyOps(FileOps):
