@@ -13,7 +13,7 @@ from store import InvalidName, ProcessName
 from ..telemetry.starting import endpoint
 from .addresses import check_span, place_in, split_address
 from .model_settings import ModelSettings
-from .settings import ConfigError, JSONTable, Place, Seconds, Table, Texts, problem_of
+from .settings import ClassPath, ConfigError, JSONTable, Place, Seconds, Table, Texts, problem_of
 
 Kind = Literal["environment", "agent", "model", "resources"]
 MAX_WORKERS = 256
@@ -40,8 +40,8 @@ class ServerSpec(Table):
 
     kind: Kind
     name: str = "main"
-    server: str | None = None
-    """`module:Class`; None for the one that ships, which resources servers have not."""
+    server: ClassPath | None = None
+    """None for the one that ships, which resources servers have not."""
     options: JSONTable = Field(default_factory=dict)
     """Keyword arguments of the class."""
     workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] = 1
@@ -100,8 +100,6 @@ class ServerSpec(Table):
         return self
 
     def _check_server(self) -> None:
-        if self.server is not None and not all(self.server.partition(":")):
-            raise ValueError(f"server {self.server!r} is not of the form module:Class")
         if self.kind == "resources" and self.server is None:
             raise ValueError("a resources server needs its class: server, as module:Class")
         if self.kind == "model":

@@ -28,8 +28,8 @@ COUNTER = {"kind": "resources", "server": "participants.servers.counter:CounterS
         ({}, "kind: Field required"),
         ({"kind": "frog"}, "kind: Input should be"),
         ({"kind": "resources"}, "a resources server needs its class"),
-        ({**COUNTER, "server": "counter"}, "is not of the form module:Class"),
-        ({**COUNTER, "server": "counter:"}, "is not of the form module:Class"),
+        ({**COUNTER, "server": "counter"}, "is no module:Class"),
+        ({**COUNTER, "server": "counter:"}, "is no module:Class"),
         ({**COUNTER, "peers": {"agent.main": "http://h:1"}}, "no peer of resources.main, which calls model.<name>"),
         (
             {"kind": "model", "model": MODEL, "peers": {"model.b": "http://h:1"}},
